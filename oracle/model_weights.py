@@ -14,24 +14,7 @@ from numpy.typing import NDArray
 
 from oracle.config import BLOCK, ModelConfig
 from oracle.errors import LanelockError
-
-
-@dataclass(frozen=True, slots=True)
-class Q8_0:  # noqa: N801 - the format's own name
-    """A matrix as one int8 code an element and one scale per 32 elements along K.
-
-    Shapes: codes int8 [N, K], scales float16 [N, K/32].
-    Units:  element = code * scale.
-    """
-
-    codes: NDArray[np.int8]
-    scales: NDArray[np.float16]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """N, K."""
-        return self.codes.shape[0], self.codes.shape[1]
-
+from oracle.formats import Q8_0
 
 # a float array is float32 or float64; a projection may be one too (an import kept unquantised).
 Tensor = NDArray[Any] | Q8_0
