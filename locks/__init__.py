@@ -1,0 +1,1 @@
+"""The locks: pytest tests, each a sentence of the specification."""

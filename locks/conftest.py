@@ -1,0 +1,131 @@
+"""Options, devices and accounting of the locks.
+
+`--device host|cuda|cuda:N|all`: where kernels run. Without a GPU every lock that needs one is reported as not run, by
+name; a run in which nothing ran fails. `--tier quick|gpu|nightly` and `--shapes quick|full` choose how much.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.device import Device
+from harness.devices import available
+from harness.workers import pin_worker
+
+NOT_RUN = "not run: "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The three options of every lock run."""
+    group = parser.getgroup("lanelock")
+    group.addoption("--device", default="host", help="host, cuda, cuda:N or all (default: host)")
+    group.addoption("--tier", default="quick", choices=("quick", "gpu", "nightly"), help="how much to run")
+    group.addoption("--shapes", default="quick", choices=("quick", "full"), help="small shapes, or the 27B's too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose this worker's GPU before anything starts CUDA; open the devices once a process."""
+    config.addinivalue_line("markers", "nightly: runs only with --tier nightly; reported as not run otherwise")
+    config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line("markers", "full: runs only with --shapes full")
+    pin_worker()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A lock that takes `device` runs once on every chosen device."""
+    if "device" in metafunc.fixturenames:
+        choice = metafunc.config.getoption("--device")
+        names = ["host", "cuda"] if choice == "all" else [choice]
+        metafunc.parametrize("device", names, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name what this tier and these shapes leave out."""
+    for item in items:
+        if item.get_closest_marker("nightly") and config.getoption("--tier") != "nightly":
+            item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}nightly tier only (--tier nightly)"))
+        if item.get_closest_marker("full") and config.getoption("--shapes") != "full":
+            item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}full shapes only (--shapes full)"))
+
+
+@pytest.fixture(scope="session")
+def devices(request: pytest.FixtureRequest) -> tuple[dict[str, Device], dict[str, str]]:
+    """Every device of this machine, and the reason for each that is missing."""
+    return available(_choice(request.config))
+
+
+def _choice(config: pytest.Config) -> str:
+    return str(config.getoption("--device"))
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, devices: tuple[dict[str, Device], dict[str, str]]) -> Device:
+    """The device a lock runs on; a missing one is a named 'not run'."""
+    opened, missing = devices
+    if request.param in missing:
+        pytest.skip(f"{NOT_RUN}{missing[request.param]}")
+    return opened[request.param]
+
+
+@pytest.fixture
+def both_devices(request: pytest.FixtureRequest, devices: tuple[dict[str, Device], dict[str, str]]) -> tuple[Device, Device]:
+    """Host and GPU, for locks that compare their bits; not run unless --device all finds both."""
+    opened, missing = devices
+    if "host" not in opened or "cuda" not in opened:
+        pytest.skip(NOT_RUN + missing.get("cuda", "needs both devices (--device all)"))
+    return opened["host"], opened["cuda"]
+
+
+@pytest.fixture
+def full_shapes(request: pytest.FixtureRequest) -> bool:
+    """True when the 27B's shapes are asked for."""
+    return bool(request.config.getoption("--shapes") == "full")
+
+
+@pytest.fixture
+def share(record_property: Callable[[str, object], None]) -> Iterator[Callable[[str, float, float], float]]:
+    """Report how much of a bound an error used; returns the share. A NaN error or a bound of zero fails."""
+
+    def report(what: str, error: float, bound: float) -> float:
+        used = float(error) / float(bound) if bound > 0 else (0.0 if error == 0 else float("inf"))
+        print(f"share of bound: {what}: {used:.3f} (error {error:.3e}, bound {bound:.3e})")
+        record_property(f"share {what}", used)
+        assert used == used, f"{what}: the error is NaN"  # noqa: PLR0124  # NaN differs from itself
+        return used
+
+    yield report
+
+
+def pytest_terminal_summary(terminalreporter: object, exitstatus: int, config: pytest.Config) -> None:
+    """Count what was not run, by reason, apart from what passed."""
+    stats = terminalreporter.stats  # type: ignore[attr-defined]  # pytest's reporter has no public type
+    reasons: dict[str, int] = {}
+    for report in stats.get("skipped", []):
+        text = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        reason = text.removeprefix("Skipped: ")
+        reasons[reason] = reasons.get(reason, 0) + 1
+    shares = [
+        (value, report.nodeid, name)
+        for report in stats.get("passed", [])
+        for name, value in getattr(report, "user_properties", [])
+        if name.startswith("share ")
+    ]
+    write = terminalreporter.write_line  # type: ignore[attr-defined]  # as above
+    if reasons:
+        terminalreporter.section("not run")  # type: ignore[attr-defined]  # as above
+        for reason, count in sorted(reasons.items()):
+            write(f"{count:5d}  {reason}")
+    if shares:
+        terminalreporter.section("largest shares of a bound")  # type: ignore[attr-defined]  # as above
+        for value, node, name in sorted(shares, reverse=True)[:8]:
+            write(f"{value:6.3f}  {node}  {name.removeprefix('share ')}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run in which no lock ran is a failure, not a pass."""
+    if hasattr(session.config, "workerinput") or session.config.option.collectonly:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and exitstatus == 0 and not reporter.stats.get("passed"):
+        reporter.write_line("no lock ran: nothing passed and nothing failed")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
