@@ -21,7 +21,7 @@ def open_device(name: str) -> Device:
 
 
 def available(choice: str) -> tuple[dict[str, Device], dict[str, str]]:
-    """Devices of a choice (`host`, `cuda`, `cuda:N` or `all`): the opened ones, and name -> reason for those not run."""
+    """Devices of a choice (`host`, `cuda`, `cuda:N`, `all`): the opened ones, and the reason for each not run."""
     opened: dict[str, Device] = {}
     missing: dict[str, str] = {}
     for name in ("host", "cuda") if choice == "all" else (choice,):

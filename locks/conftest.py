@@ -4,13 +4,19 @@
 name; a run in which nothing ran fails. `--tier quick|gpu|nightly` and `--shapes quick|full` choose how much.
 """
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from harness.record import record
+from harness.workers import pin_worker
 
 from harness.device import Device
 from harness.devices import available
-from harness.workers import pin_worker
+from reports.lock_results import SENTENCE, LockResult, result_of, summary
 
 NOT_RUN = "not run: "
 
@@ -20,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lanelock")
     group.addoption("--device", default="host", help="host, cuda, cuda:N or all (default: host)")
     group.addoption("--tier", default="quick", choices=("quick", "gpu", "nightly"), help="how much to run")
+    group.addoption("--results", metavar="FILE", help="write every lock's result as JSON")
+    group.addoption("--record", action="store_true", help="write a record of this run under reports/records/")
     group.addoption("--shapes", default="quick", choices=("quick", "full"), help="small shapes, or the 27B's too")
 
 
@@ -28,7 +36,39 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "nightly: runs only with --tier nightly; reported as not run otherwise")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.addinivalue_line("markers", "full: runs only with --shapes full")
+    config.addinivalue_line("markers", "verify: part of `lanelock verify`, the rooms' value and contract locks")
     pin_worker()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Results(config), "lanelock-results")
+
+
+class Results:
+    """Collects every lock's result in the controlling process and writes them where asked."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.rows: list[LockResult] = []
+        self.start = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the row of each lock."""
+        row = result_of(report)
+        if row is not None:
+            self.rows.append(row)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the JSON and the record that were asked for."""
+        seconds = time.monotonic() - self.start
+        if target := self.config.getoption("--results"):
+            path = Path(str(target))
+            temporary = path.with_name(path.name + ".partial")
+            rows = [dataclasses.asdict(row) for row in self.rows]
+            temporary.write_text(json.dumps({"seconds": seconds, "locks": rows}, indent=1))
+            temporary.replace(path)
+        if self.config.getoption("--record"):
+            options = {name: str(self.config.getoption(name)) for name in ("--device", "--tier", "--shapes")}
+            workers = getattr(self.config.option, "numprocesses", None) or 1
+            record("locks", {"options": options, "workers": workers, **summary(self.rows, seconds)})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -40,8 +80,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name what this tier and these shapes leave out."""
+    """Name what this tier and these shapes leave out, and give every report its lock's sentence."""
     for item in items:
+        doc = (getattr(getattr(item, "function", None), "__doc__", None) or "").strip()
+        item.user_properties.append((SENTENCE, " ".join(doc.split("\n\n")[0].split())))
         if item.get_closest_marker("nightly") and config.getoption("--tier") != "nightly":
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}nightly tier only (--tier nightly)"))
         if item.get_closest_marker("full") and config.getoption("--shapes") != "full":
@@ -68,7 +110,7 @@ def device(request: pytest.FixtureRequest, devices: tuple[dict[str, Device], dic
 
 
 @pytest.fixture
-def both_devices(request: pytest.FixtureRequest, devices: tuple[dict[str, Device], dict[str, str]]) -> tuple[Device, Device]:
+def both_devices(devices: tuple[dict[str, Device], dict[str, str]]) -> tuple[Device, Device]:
     """Host and GPU, for locks that compare their bits; not run unless --device all finds both."""
     opened, missing = devices
     if "host" not in opened or "cuda" not in opened:
@@ -83,7 +125,7 @@ def full_shapes(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def share(record_property: Callable[[str, object], None]) -> Iterator[Callable[[str, float, float], float]]:
+def share(record_property: Callable[[str, object], None]) -> Callable[[str, float, float], float]:
     """Report how much of a bound an error used; returns the share. A NaN error or a bound of zero fails."""
 
     def report(what: str, error: float, bound: float) -> float:
@@ -93,10 +135,10 @@ def share(record_property: Callable[[str, object], None]) -> Iterator[Callable[[
         assert used == used, f"{what}: the error is NaN"  # noqa: PLR0124  # NaN differs from itself
         return used
 
-    yield report
+    return report
 
 
-def pytest_terminal_summary(terminalreporter: object, exitstatus: int, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: object) -> None:
     """Count what was not run, by reason, apart from what passed."""
     stats = terminalreporter.stats  # type: ignore[attr-defined]  # pytest's reporter has no public type
     reasons: dict[str, int] = {}

@@ -1,0 +1,85 @@
+"""`lanelock verify`: build the kernels, run every room on the best device, print what was compared.
+
+The rooms are held by locks marked `verify` (value within its bound, contract to the bit, exact integers). Their
+sentences, outcomes and shares of bounds are the report.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.devices import available
+from oracle.errors import LanelockError
+from reports.lock_results import LockResult, by_room
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    sub = commands.add_parser("verify", help="build, run every room on the best device, print shares of bounds")
+    sub.add_argument("--device", default="best", help="best (default: both if there is a GPU), host, cuda or all")
+    sub.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="worker processes")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    sub.set_defaults(func=run)
+
+
+def best_device() -> tuple[str, str]:
+    """The device choice for this machine, and a line that says why."""
+    opened, missing = available("all")
+    if "cuda" in opened:
+        return "all", f"host and {opened['cuda'].properties.name}"
+    return "host", f"host only; GPU not run: {missing['cuda']}"
+
+
+def run_locks(device: str, processes: int, quiet: bool) -> list[LockResult]:
+    """Run the locks marked `verify` in worker processes. Raises LanelockError if they could not be run at all."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "results.json"
+        command = [sys.executable, "-m", "pytest", str(ROOT / "locks"), "-m", "verify", "-q", "--no-header"]
+        command += ["-n", str(processes), "--device", device, "--results", str(target)]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        if not target.exists():
+            raise LanelockError(f"the locks could not be run (pytest exit code {done.returncode}): {(done.stdout + done.stderr)[-2000:]}")
+        if done.returncode and not quiet:
+            print(done.stdout, file=sys.stderr)
+        rows: list[dict[str, Any]] = json.loads(target.read_text())["locks"]
+    return [LockResult(**row) for row in rows]
+
+
+def table_of(results: list[LockResult]) -> Table:
+    """One line a room: how many locks passed, failed, were not run, and the largest share of a bound."""
+    table = Table("room", "passed", "failed", "not run", "largest share of a bound", box=None)
+    for room, rows in by_room(results).items():
+        counts = [sum(r.outcome == outcome for r in rows) for outcome in ("passed", "failed", "not run")]
+        shares = [(v, k) for r in rows for k, v in r.shares.items()]
+        worst = f"{max(shares)[0]:.3f} ({max(shares)[1]})" if shares else "exact bits"
+        table.add_row(room, *map(str, counts), worst)
+    return table
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit 0 only if at least one lock ran and none failed."""
+    device, why = best_device() if args.device == "best" else (args.device, args.device)
+    results = run_locks(device, args.processes, args.json)
+    failed = [r for r in results if r.outcome == "failed"]
+    passed = sum(r.outcome == "passed" for r in results)
+    if args.json:
+        rows = [{"lock": r.node, "sentence": r.sentence, "outcome": r.outcome, "shares": r.shares} for r in results]
+        print(json.dumps({"device": why, "passed": passed, "failed": len(failed), "locks": rows}, indent=2))
+    else:
+        console = Console()
+        console.print(f"device: {why}")
+        console.print(table_of(results))
+        for row in failed:
+            console.print(f"FAILED {row.node}: {row.sentence}")
+        console.print(f"{passed} locks passed, {len(failed)} failed, {len(results) - passed - len(failed)} not run")
+    return 0 if passed and not failed else 1

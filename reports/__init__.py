@@ -1,0 +1,1 @@
+"""What was measured: lock results, strength, accuracy, speed; and the machine-written records of it."""
