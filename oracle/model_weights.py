@@ -60,7 +60,7 @@ class HeldWeights:
         return take_rows(self.tensor(name), index)
 
 
-def take_rows(tensor: Tensor, index: NDArray[np.int64]) -> Tensor:
+def take_rows(tensor: Tensor, index: NDArray[np.int64] | slice) -> Tensor:
     """Those rows of a tensor, in that order."""
     if isinstance(tensor, Q8_0):
         return Q8_0(tensor.codes[index], tensor.scales[index])

@@ -96,4 +96,5 @@ def _encode(x: NDArray[Any], top: int) -> tuple[NDArray[np.float32], NDArray[np.
 
 def _decode(codes: NDArray[Any], scales: NDArray[np.float32]) -> NDArray[np.float64]:
     blocks = codes.reshape(*scales.shape, BLOCK)
-    return np.multiply(blocks, scales[..., None], dtype=np.float64).reshape(codes.shape)
+    values: NDArray[np.float64] = np.multiply(blocks, scales[..., None], dtype=np.float64)
+    return values.reshape(codes.shape)

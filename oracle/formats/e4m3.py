@@ -65,7 +65,8 @@ def e4m3_rows_encode(x: NDArray[Any]) -> E4M3Rows:
 
     Shapes: x [N, K], taken as float32.
     Units:  s = max(amax/448, 2**-126), 1 for a zero row; code = e4m3(x/s), each operation rounded to float32.
-    Error:  2**-4 of an element, or 2**-10 * s where that is more; a row with a NaN or an infinity is codes 0, scale NaN.
+    Error:  2**-4 of an element, or 2**-10 * s where that is more; a row with a NaN or an infinity gets codes 0 and
+            scale NaN.
     Source: the contract.
     """
     values = _float32(x)
@@ -94,7 +95,8 @@ def e4m3_blocks_encode(x: NDArray[Any]) -> E4M3Blocks:
 def e4m3_blocks_decode(q: E4M3Blocks) -> NDArray[np.float64]:
     """Values as float64. Shapes: [N, K]. Units: as `E4M3Blocks`. Error: none. Source: the contract."""
     rows, width = q.codes.shape
-    return e4m3_decode(q.codes) * _spread(q.scales.T[:rows].astype(np.float64), width)
+    values: NDArray[np.float64] = e4m3_decode(q.codes) * _spread(q.scales.T[:rows].astype(np.float64), width)
+    return values
 
 
 def e4m3_pair_encode(x: NDArray[Any]) -> tuple[E4M3Blocks, E4M3Blocks]:

@@ -42,7 +42,8 @@ def bf16_encode(x: NDArray[Any]) -> NDArray[np.uint16]:
 
 def bf16_decode(bits: NDArray[np.uint16]) -> NDArray[np.float64]:
     """Values as float64. Shapes: any. Units: those of the value. Error: none. Source: as `bf16_encode`."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN may raise the flag
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
 def bf16_round(x: NDArray[Any]) -> NDArray[np.float64]:
@@ -51,4 +52,5 @@ def bf16_round(x: NDArray[Any]) -> NDArray[np.float64]:
     # by way of float32 a value just beside a tie would be rounded twice, so the quantum is set in float64.
     exponent = np.maximum(np.frexp(np.where(np.isfinite(wide), wide, 0.0))[1] - 8, -133)
     rounded = np.ldexp(np.rint(np.ldexp(wide, -exponent)), exponent)
-    return np.where(np.abs(rounded) >= 2.0**128, np.copysign(np.inf, rounded), rounded)
+    saturated: NDArray[np.float64] = np.where(np.abs(rounded) >= 2.0**128, np.copysign(np.inf, rounded), rounded)
+    return saturated

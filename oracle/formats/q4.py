@@ -32,7 +32,7 @@ def q4_from_q8_0(q: Q8_0, name: str = "matrix") -> Q4:
     """
     codes = q.codes.reshape(*q.scales.shape, BLOCK).astype(np.float32)
     s = q.scales.astype(np.float32)
-    keep: NDArray[np.bool_] = ((codes >= -8) & (codes <= 7)).all(axis=-1)
+    keep = np.all((codes >= -8) & (codes <= 7), axis=-1)
     m = np.abs(codes).max(axis=-1, initial=np.float32(0))
     with np.errstate(over="ignore"):
         s4 = (s * m / np.float32(7)).astype(np.float16)

@@ -12,7 +12,7 @@ BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Q8_0:
+class Q8_0:  # noqa: N801 - the name that the format has everywhere
     """A matrix as one int8 code an element and one scale per 32 elements along K.
 
     Shapes: codes int8 [N, K], scales float16 [N, K/32].
@@ -72,7 +72,8 @@ def round_half_away(x: NDArray[Any]) -> NDArray[Any]:
     Source: C17 7.12.9.6.
     """
     whole = np.trunc(x)
-    return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(np.ones_like(x), x), whole)
+    nearest: NDArray[Any] = np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(np.ones_like(x), x), whole)
+    return nearest
 
 
 def _blocks(x: NDArray[Any], name: str) -> NDArray[np.float32]:
