@@ -1,0 +1,37 @@
+"""Every kernel of the engine by name and by room."""
+
+import importlib
+
+from kernels.entry import Kernel
+from oracle.errors import LanelockError
+
+#: The rooms that hold kernels. A room is a stem shared by source, entry, oracle, contract and locks.
+ROOMS = (
+    "add",
+    "embedding",
+    "gate_mul",
+    "greedy",
+    "positions",
+    "quantize",
+    "rms_norm",
+    "swiglu",
+)
+
+
+def by_room(room: str) -> tuple[Kernel, ...]:
+    """The kernels of one room, in the order of its entry file. Raises LanelockError for an unknown room."""
+    if room not in ROOMS:
+        raise LanelockError(f"unknown room {room!r}; the rooms are {', '.join(ROOMS)}")
+    kernels: tuple[Kernel, ...] = importlib.import_module(f"kernels.{room}").KERNELS
+    return kernels
+
+
+KERNELS: tuple[Kernel, ...] = tuple(k for room in ROOMS for k in by_room(room))
+
+
+def kernel(name: str) -> Kernel:
+    """The kernel of that name. Raises LanelockError with the names that exist."""
+    for found in KERNELS:
+        if found.name == name:
+            return found
+    raise LanelockError(f"unknown kernel {name!r}; the kernels are {', '.join(k.name for k in KERNELS)}")

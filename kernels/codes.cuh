@@ -1,0 +1,100 @@
+// Rows in, activation codes out: what every quantising kernel shares.
+// A row of codes is [WORDS][K] int8, its scales are [K / 32] float32. WORDS 1 is A8, WORDS 2 is A15 (hi, then lo).
+#pragma once
+#include "device.cuh"
+
+namespace lane {
+
+constexpr int BLOCK = 32;  // elements that share one scale
+constexpr float LARGEST = 3.4028234663852886e38f;
+constexpr float SMALLEST_SCALE = 1.1754943508222875e-38f;  // 2^-126: a scale is never denormal
+constexpr unsigned QUIET_NAN = 0x7fc00000u;
+
+// N neighbouring floats of a row by 16-byte loads; zeros where the lane lies behind the end of the row.
+template <int N>
+__device__ inline void load_row(float (&v)[N], const float* __restrict__ p, bool inside) {
+  static_assert(N % 4 == 0, "load_row: a lane owns whole groups of four floats");
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    const float4 four = inside ? load16<float4>(p + i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+  }
+}
+
+template <int N>
+__device__ inline void store_row(float* __restrict__ p, const float (&v)[N]) {
+  static_assert(N % 4 == 0, "store_row: a lane owns whole groups of four floats");
+#pragma unroll
+  for (int i = 0; i < N; i += 4) store16(p + i, float4{v[i], v[i + 1], v[i + 2], v[i + 3]});
+}
+
+// The sum of split-K planes, ascending from zero; with PLANED false there is one plane and it is taken as it is.
+template <bool PLANED, int N>
+__device__ inline void load_planes(float (&v)[N], const float* __restrict__ p, bool inside, int planes,
+                                   long long plane_stride) {
+  if constexpr (PLANED) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = 0.0f;
+    for (int plane = 0; plane < planes; ++plane) {
+      float one[N];
+      load_row(one, p + plane * plane_stride, inside);
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] = v[i] + one[i];
+    }
+  } else {
+    load_row(v, p, inside);
+  }
+}
+
+// N neighbouring bytes by one store, packed by shifts: the lowest address holds the lowest byte
+template <int N>
+__device__ inline void store_bytes(signed char* __restrict__ p, const int (&q)[N]) {
+  if constexpr (N == 1) {
+    *p = static_cast<signed char>(q[0]);
+  } else if constexpr (N == 2) {
+    *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>((q[0] & 255) | (q[1] & 255) << 8);
+  } else {
+    struct alignas(N) Packed {
+      unsigned word[N / 4];
+    } packed;
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      packed.word[i / 4] = static_cast<unsigned>(q[i] & 255) | static_cast<unsigned>(q[i + 1] & 255) << 8 |
+                           static_cast<unsigned>(q[i + 2] & 255) << 16 | static_cast<unsigned>(q[i + 3] & 255) << 24;
+    *reinterpret_cast<Packed*>(p) = packed;
+  }
+}
+
+// Quantises the N elements a lane owns at column k; 32 / N neighbouring lanes hold one block. All lanes of the warp
+// must call it. A block that is not finite gets codes 0 and scale NaN, so that no fault is quantised away.
+template <int WORDS, int N>
+__device__ inline void store_codes(const float (&y)[N], int k, int K, signed char* __restrict__ codes,
+                                   float* __restrict__ scales) {
+  static_assert(WORDS == 1 || WORDS == 2, "activation codes are one int8 word (A8) or two (A15)");
+  static_assert(N == 1 || N == 2 || N == 4 || N == 8, "a lane owns 1, 2, 4 or 8 neighbours of a block of 32");
+  constexpr float TOP = WORDS == 1 ? 127.0f : 16256.0f;
+  float amax = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) amax = maximum(amax, fabsf(y[i]));
+#pragma unroll
+  for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum(amax, __shfl_xor_sync(FULL, amax, step));
+  if (k >= K) return;
+
+  const bool finite = amax <= LARGEST;
+  const float scale = maximum(amax / TOP, SMALLEST_SCALE);
+  int hi[N], lo[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    float code = rintf(y[i] / scale);
+    // clamped as floats: a float beyond the integers must not be converted
+    code = code > TOP ? TOP : code < -TOP ? -TOP : code;
+    const int q = finite ? static_cast<int>(code) : 0;
+    hi[i] = WORDS == 1 ? q : (q + 64) >> 7;
+    lo[i] = q - 128 * hi[i];
+  }
+  store_bytes(codes + k, hi);
+  if constexpr (WORDS == 2) store_bytes(codes + K + k, lo);
+  if (k % BLOCK == 0) scales[k / BLOCK] = finite ? scale : from_bits(QUIET_NAN);
+}
+
+}  // namespace lane

@@ -1,0 +1,133 @@
+// RMS norm of rows, with the residual add before it and the quantiser after it.
+//
+// y = (x / sqrtf(mean(x^2) + eps)) * w. The sum of squares has one order at any row length and block count: chunks of
+// 256 elements, in a chunk lane l owns elements 8l .. 8l+7 (a chain of fma from zero) and the lanes are summed by the
+// xor tree 16, 8, 4, 2, 1; chunks are added ascending from zero. A warp does a chunk, so that one block a row and many
+// blocks a row are the same bits.
+#include "codes.cuh"
+
+constexpr int OWNED = 8;     // elements a lane owns: two 16-byte loads, a quarter of a block of 32
+constexpr int CHUNK = 256;   // OWNED elements in each of 32 lanes
+constexpr int CHUNKS = 256;  // longest row is CHUNKS * CHUNK elements
+
+static_assert(CHUNK == 32 * OWNED, "rms_norm: a chunk is what one warp owns");
+
+__device__ inline int chunks_of(int K) { return (K + CHUNK - 1) / CHUNK; }
+
+__device__ inline float sum_of_squares(const float (&v)[OWNED]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < OWNED; ++i) sum = fmaf(v[i], v[i], sum);
+  return lane::warp_sum(sum);
+}
+
+// every thread adds the chunks itself, ascending: no second barrier, and equal bits in every thread
+__device__ inline float root_mean_square(const float* chunk_sums, int K, float eps) {
+  float total = 0.0f;
+  for (int c = 0; c < chunks_of(K); ++c) total = total + chunk_sums[c];
+  return sqrtf(total / static_cast<float>(K) + eps);
+}
+
+// one warp, one chunk: x is normed, weighted, copied out if asked for, and quantised
+template <int WORDS>
+__device__ inline void finish_chunk(const float* x, const float* __restrict__ w, float root, int k, int K,
+                                    signed char* __restrict__ codes, float* __restrict__ scales,
+                                    float* __restrict__ normed) {
+  float v[OWNED], weight[OWNED];
+  lane::load_row(v, x + k, k < K);
+  lane::load_row(weight, w + k, k < K);
+#pragma unroll
+  for (int i = 0; i < OWNED; ++i) v[i] = (v[i] / root) * weight[i];
+  if (normed != nullptr && k < K) lane::store_row(normed + k, v);
+  lane::store_codes<WORDS>(v, k, K, codes, scales);
+}
+
+// one warp, one chunk: the residual row takes y (or the sum of its planes), and its squares are summed
+template <bool PLANED>
+__device__ inline float add_chunk(float* __restrict__ x, const float* __restrict__ y, int planes, long long stride,
+                                  int k, int K) {
+  float v[OWNED], more[OWNED];
+  lane::load_row(v, x + k, k < K);
+  lane::load_planes<PLANED>(more, y + k, k < K, planes, stride);
+#pragma unroll
+  for (int i = 0; i < OWNED; ++i) v[i] = v[i] + more[i];
+  if (k < K) lane::store_row(x + k, v);
+  return sum_of_squares(v);
+}
+
+template <int WORDS>
+__global__ void __launch_bounds__(1024, 1)
+rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
+                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
+                  float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
+  SHARED(float, chunk_sums, [CHUNKS]);
+  const long long row = blockIdx.x;
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own = threadIdx.x % 32 * OWNED;
+  x += row * x_pitch;
+  for (int chunk = warp; chunk * CHUNK < K; chunk += warps) {
+    const int k = chunk * CHUNK + own;
+    float v[OWNED];
+    lane::load_row(v, x + k, k < K);
+    const float sum = sum_of_squares(v);
+    if (own == 0) chunk_sums[chunk] = sum;
+  }
+  __syncthreads();
+  const float root = root_mean_square(chunk_sums, K, eps);
+  float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
+  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
+  for (int chunk = warp; chunk * CHUNK < K; chunk += warps)
+    finish_chunk<WORDS>(x, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+}
+
+template <int WORDS, bool PLANED>
+__global__ void __launch_bounds__(1024, 1)
+add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
+                      const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
+                      const float* __restrict__ w /* [K] */, signed char* __restrict__ codes /* [rows, WORDS, K] */,
+                      float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
+                      int normed_pitch, int K, float eps) {
+  SHARED(float, chunk_sums, [CHUNKS]);
+  const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own = threadIdx.x % 32 * OWNED;
+  x += row * x_pitch;
+  for (int chunk = warp; chunk * CHUNK < K; chunk += warps) {
+    const float sum = add_chunk<PLANED>(x, y + row * y_pitch, planes, stride, chunk * CHUNK + own, K);
+    if (own == 0) chunk_sums[chunk] = sum;
+  }
+  __syncthreads();
+  const float root = root_mean_square(chunk_sums, K, eps);
+  float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
+  // a thread reads back only the elements of x that it wrote itself
+  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
+  for (int chunk = warp; chunk * CHUNK < K; chunk += warps)
+    finish_chunk<WORDS>(x, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+}
+
+// Many blocks a row, for few rows: the first kernel adds and leaves chunk sums, the second norms and quantises.
+template <bool PLANED>
+__global__ void __launch_bounds__(256)
+add_rms_norm_part(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
+                  const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
+                  float* __restrict__ chunk_sums /* [rows, chunks] */, int K) {
+  const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
+  const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, own = threadIdx.x % 32 * OWNED;
+  if (chunk * CHUNK >= K) return;  // a whole warp: the last block may have more warps than chunks are left
+  const float sum = add_chunk<PLANED>(x + row * x_pitch, y + row * y_pitch, planes, stride, chunk * CHUNK + own, K);
+  if (own == 0) chunk_sums[row * chunks_of(K) + chunk] = sum;
+}
+
+template <int WORDS>
+__global__ void __launch_bounds__(256)
+add_rms_norm_apply(const float* __restrict__ x /* [rows, K] */, int x_pitch,
+                   const float* __restrict__ chunk_sums /* [rows, chunks] */, const float* __restrict__ w /* [K] */,
+                   signed char* __restrict__ codes /* [rows, WORDS, K] */,
+                   float* __restrict__ scales /* [rows, K/32] */,
+                   float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
+  const long long row = blockIdx.x;
+  const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, own = threadIdx.x % 32 * OWNED;
+  if (chunk * CHUNK >= K) return;
+  const float root = root_mean_square(chunk_sums + row * chunks_of(K), K, eps);
+  float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
+  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
+  finish_chunk<WORDS>(x + row * x_pitch, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+}

@@ -1,0 +1,171 @@
+"""Catalogue entries of the RMS norm room: norm and quantise, with the residual add before it, in one block or many."""
+
+from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
+from kernels.rules import (
+    IN_REGISTERS,
+    ROWS,
+    between,
+    blocks_of,
+    ceil_div,
+    code_buffers,
+    defaults,
+    planes_f32,
+    row_pitch,
+    rows_f32,
+)
+
+CHUNK = 256  # elements that one warp sums
+CHUNKS = 256  # chunk sums that one block holds
+BLOCK_WARPS = 32  # of the one-block form: a warp a chunk up to 8192 elements
+PART_WARPS = 4  # of the many-block form: 1024 elements a block
+
+WORDS = Param("WORDS", (1, 2))
+REDUCED, PLANED = Param("PLANED", (False,)), Param("PLANED", (True,))
+WEIGHT = Buffer("w", "f32", ("K",), "r", align=16)
+NORMED = rows_f32("normed", "K", "w", optional=True)
+SUMS_SMEM = CHUNKS * 4
+
+COMMON_RULES = (
+    ROWS,
+    blocks_of("K"),
+    between("K", 32, CHUNK * CHUNKS, "the chunk sums that one block holds"),
+    *row_pitch("x_pitch", "K"),
+)
+NORMED_RULES = row_pitch("normed_pitch", "K")
+Y_RULES = row_pitch("y_pitch", "K")
+ONE_PLANE = between("planes", 1, 1, "y as it is; the planed kernel adds planes")
+ANY_PLANES = between("planes", 1, 64, "the widest split of a projection")
+
+
+def one_block(dims: Dims) -> Geometry:
+    """A block a row, a warp a chunk."""
+    warps = min(BLOCK_WARPS, ceil_div(int(dims["K"]), CHUNK))
+    return Geometry((int(dims["rows"]), 1, 1), (32 * warps, 1, 1))
+
+
+def many_blocks(dims: Dims) -> Geometry:
+    """A block a row and four chunks."""
+    warps = min(PART_WARPS, ceil_div(int(dims["K"]), CHUNK))
+    blocks = ceil_div(int(dims["K"]), CHUNK * warps)
+    return Geometry((int(dims["rows"]), blocks, 1), (32 * warps, 1, 1))
+
+
+def _derive(dims: Dims) -> Dims:
+    return {**defaults("K", "x_pitch", "normed_pitch")(dims), "chunks": ceil_div(int(dims["K"]), CHUNK)}
+
+
+def _derive_add(dims: Dims) -> Dims:
+    return {**_derive(dims), "y_pitch": dims["K"]}
+
+
+RMS_NORM_QUANTIZE = Kernel(
+    name="rms_norm_quantize",
+    room="rms_norm",
+    symbol="rms_norm_quantize",
+    params=(WORDS,),
+    args=(*rows_f32("x", "K", "r"), WEIGHT, *code_buffers("K"), *NORMED, Scalar("K"), Scalar("eps", "float")),
+    geometry=one_block,
+    derive=_derive,
+    rules=(*COMMON_RULES, *NORMED_RULES),
+    limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
+    doc="The codes of the normed rows of x; normed takes the float32 rows too, or is null.",
+)
+
+ADD_ARGS = (
+    *rows_f32("x", "K", "rw"),
+    *planes_f32("y", "K"),
+    WEIGHT,
+    *code_buffers("K"),
+    *NORMED,
+    Scalar("K"),
+    Scalar("eps", "float"),
+)
+
+ADD_RMS_NORM_QUANTIZE = Kernel(
+    name="add_rms_norm_quantize",
+    room="rms_norm",
+    symbol="add_rms_norm_quantize",
+    params=(WORDS, REDUCED),
+    args=ADD_ARGS,
+    geometry=one_block,
+    derive=_derive_add,
+    rules=(*COMMON_RULES, *NORMED_RULES, *Y_RULES, ONE_PLANE),
+    limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
+    doc="x += y in place, then the codes of the normed rows of x.",
+)
+
+ADD_RMS_NORM_QUANTIZE_PLANES = Kernel(
+    name="add_rms_norm_quantize_planes",
+    room="rms_norm",
+    symbol="add_rms_norm_quantize",
+    params=(WORDS, PLANED),
+    args=ADD_ARGS,
+    geometry=one_block,
+    derive=_derive_add,
+    rules=(*COMMON_RULES, *NORMED_RULES, *Y_RULES, ANY_PLANES),
+    limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
+    doc="The same with y as split-K planes, added ascending from zero first.",
+)
+
+PART_ARGS = (
+    *rows_f32("x", "K", "rw"),
+    *planes_f32("y", "K"),
+    Buffer("chunk_sums", "f32", ("rows", "chunks"), "w"),
+    Scalar("K"),
+)
+
+ADD_RMS_NORM_PART = Kernel(
+    name="add_rms_norm_part",
+    room="rms_norm",
+    symbol="add_rms_norm_part",
+    params=(REDUCED,),
+    args=PART_ARGS,
+    geometry=many_blocks,
+    derive=_derive_add,
+    rules=(*COMMON_RULES, *Y_RULES, ONE_PLANE),
+    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
+    doc="First half of the many-block form: x += y in place, and the sums of squares of the chunks of 256.",
+)
+
+ADD_RMS_NORM_PART_PLANES = Kernel(
+    name="add_rms_norm_part_planes",
+    room="rms_norm",
+    symbol="add_rms_norm_part",
+    params=(PLANED,),
+    args=PART_ARGS,
+    geometry=many_blocks,
+    derive=_derive_add,
+    rules=(*COMMON_RULES, *Y_RULES, ANY_PLANES),
+    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
+    doc="The same with y as split-K planes, added ascending from zero first.",
+)
+
+ADD_RMS_NORM_APPLY = Kernel(
+    name="add_rms_norm_apply",
+    room="rms_norm",
+    symbol="add_rms_norm_apply",
+    params=(WORDS,),
+    args=(
+        *rows_f32("x", "K", "r"),
+        Buffer("chunk_sums", "f32", ("rows", "chunks"), "r"),
+        WEIGHT,
+        *code_buffers("K"),
+        *NORMED,
+        Scalar("K"),
+        Scalar("eps", "float"),
+    ),
+    geometry=many_blocks,
+    derive=_derive,
+    rules=(*COMMON_RULES, *NORMED_RULES),
+    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
+    doc="Second half of the many-block form: the same bits as add_rms_norm_quantize.",
+)
+
+KERNELS = (
+    RMS_NORM_QUANTIZE,
+    ADD_RMS_NORM_QUANTIZE,
+    ADD_RMS_NORM_QUANTIZE_PLANES,
+    ADD_RMS_NORM_PART,
+    ADD_RMS_NORM_PART_PLANES,
+    ADD_RMS_NORM_APPLY,
+)
