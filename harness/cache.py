@@ -31,9 +31,9 @@ def cache_key(*parts: str | bytes) -> str:
 def cached(key: str, produce: Callable[[Path], None], root: Path | None = None) -> Path:
     """The entry of this key, made by `produce(path)` when it is not there: a file, or a folder of files.
 
-    Of several processes that ask at once one produces and the others wait for it. The entry is made under a temporary
-    name and renamed, so a process that dies half way leaves no entry. Whatever `produce` raises is raised here, and
-    nothing is kept.
+    Of several processes that ask at once one produces and the others wait for it. The entry is made under a
+    temporary name and renamed, so a process that dies half way leaves no entry. Whatever `produce` raises is
+    raised here, and nothing is kept.
     """
     folder = (root or cache_root()) / key[:2]
     entry = folder / key
@@ -52,7 +52,7 @@ def cached(key: str, produce: Callable[[Path], None], root: Path | None = None) 
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Write a file under a temporary name in its folder, then rename: a reader sees the old file or the whole new one."""
+    """Write a file under a temporary name, then rename: a reader sees the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -14,7 +14,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 def closure(source: Path, include_dir: Path = KERNELS) -> tuple[Path, ...]:
     """The source and all headers it includes by quoted name, each once, in the order they are first met.
 
-    A quoted header that is neither beside the including file nor in include_dir is left to the compiler to refuse.
+    A quoted header that is neither beside the including file nor in include_dir is left for the compiler to
+    refuse.
     """
     found: list[Path] = []
     waiting = [source]
