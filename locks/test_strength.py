@@ -1,0 +1,461 @@
+"""The tool that proves the locks can fail, held on a project of two rooms that is made here.
+
+Each lock is red when the tool counts a mutant as killed that no lock saw, or loses one from its accounts.
+"""
+
+import hashlib
+import json
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from oracle.errors import LanelockError
+from reports.strength.campaign import Setting, measure
+from reports.strength.cuda_operators import cuda_edits, masked
+from reports.strength.generate import generated, sample
+from reports.strength.mutant import Mutant
+from reports.strength.overlay import applied
+from reports.strength.plan import Choice, Planting, choose
+from reports.strength.python_operators import python_edits
+from reports.strength.result import Strength, as_json
+
+FILES = {
+    "oracle/__init__.py": "",
+    "oracle/double.py": """\
+        def double(x):
+            return 2 * x
+
+
+        def unused(x):
+            return x - 1
+
+
+        def forever(x):
+            return x
+
+
+        def die(x):
+            return x
+        """,
+    "oracle/idle.py": "def idle(x):\n    return x + 1\n",
+    "locks/__init__.py": "",
+    "locks/test_double.py": """\
+        import pytest
+
+        from oracle import double
+
+
+        def test_double():
+            assert double.double(2) == 4
+
+
+        def test_forever():
+            while double.forever(1) != 1:
+                pass
+
+
+        def test_die():
+            if double.die(1) != 1:
+                import os
+
+                os.kill(os.getpid(), 11)
+        """,
+    "locks/test_idle.py": """\
+        import pytest
+
+        from oracle.idle import idle
+
+
+        def test_passes():
+            assert True
+
+
+        def test_skipped():
+            if idle(1) != 2:
+                pytest.skip("no device")
+        """,
+    "locks/test_bare.py": """\
+        import pytest
+
+        from oracle.idle import idle
+
+
+        def test_skipped_when_broken():
+            if idle(1) != 2:
+                pytest.skip("no device")
+        """,
+    "locks/mutants/rooms.toml": """\
+        [[mutant]]
+        name = "seen"
+        file = "oracle/double.py"
+        anchor = "2 * x"
+        replacement = "3 * x"
+        class = "constant changed"
+        sentence = "double triples"
+
+        [[mutant]]
+        name = "unseen"
+        file = "oracle/double.py"
+        anchor = "x - 1"
+        replacement = "x + 1"
+        class = "operator changed"
+        sentence = "unused adds one"
+
+        [[mutant]]
+        name = "endless"
+        file = "oracle/double.py"
+        anchor = "def forever(x):\\n    return x"
+        replacement = "def forever(x):\\n    return 2"
+        class = "loop"
+        sentence = "the lock never ends"
+
+        [[mutant]]
+        name = "deadly"
+        file = "oracle/double.py"
+        anchor = "def die(x):\\n    return x"
+        replacement = "def die(x):\\n    return 2"
+        class = "crash"
+        sentence = "the process dies"
+
+        [[mutant]]
+        name = "unparsable"
+        file = "oracle/double.py"
+        anchor = "def double(x):"
+        replacement = "def double(x:"
+        class = "constant changed"
+        sentence = "the file does not compile"
+
+        [[mutant]]
+        name = "refused"
+        file = "oracle/double.py"
+        anchor = "def unused(x):"
+        replacement = "def unused(x:"
+        class = "build"
+        sentence = "planted to be refused by the compiler"
+
+        [[mutant]]
+        name = "all-skipped"
+        file = "oracle/idle.py"
+        anchor = "x + 1"
+        replacement = "x + 2"
+        class = "constant changed"
+        sentence = "every lock skips"
+        locks = ["locks/test_bare.py"]
+
+        [[mutant]]
+        name = "equal"
+        file = "oracle/double.py"
+        anchor = "return 2 * x"
+        replacement = "return x * 2"
+        class = "operands swapped"
+        sentence = "the same product"
+        """,
+    "locks/mutants/equivalent.toml": """\
+        [[equivalent]]
+        id = "equal"
+        check = 'python -c "from oracle.double import double; print([double(x) for x in range(256)])"'
+        sentence = "the product commutes for every byte"
+
+        [[equivalent]]
+        id = "unseen"
+        check = 'python -c "from oracle.double import unused; print(unused(1))"'
+        sentence = "claimed, and wrong"
+        """,
+}
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    """Write a project."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+def table(file: str, anchor: str, replacement: str) -> str:
+    """A mutant as TOML."""
+    return (
+        f'[[mutant]]\nfile = "{file}"\nanchor = "{anchor}"\nreplacement = "{replacement}"\n'
+        'class = "c"\nsentence = "s"\n'
+    )
+
+
+def digest(root: Path) -> str:
+    """Hash of every source file and of its time."""
+    parts = [
+        f"{p.relative_to(root)} {p.stat().st_mtime_ns} {p.read_text()}"
+        for p in sorted(root.rglob("*.*"))
+        if p.is_file()
+    ]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def run(root: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A campaign on a project as JSON; endless mutants are given a second."""
+    monkeypatch.setattr("reports.strength.campaign.SLACK_SECONDS", 1.0)
+    setting = Setting(root, processes=1)
+    verdicts, seconds = measure(setting, planting.mutants, lambda _: None, lambda _: None)
+    return as_json(
+        Strength(tuple(verdicts), planting.dead, planting.operators, planting.candidates, 0, "host", seconds)
+    )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout of two rooms."""
+    root = tmp_path_factory.mktemp("project")
+    write(root, FILES)
+    return root
+
+
+@pytest.fixture(scope="module")
+def outcome(project: Path) -> dict[str, Any]:
+    """The result of all planted mutants of the project, with the state of the checkout before and after."""
+    before = digest(project)
+    with pytest.MonkeyPatch.context() as patch:
+        result = run(project, choose(Choice(per_room=0), project), patch)
+    return {**json.loads(json.dumps(result)), "untouched": before == digest(project)}
+
+
+def fates(outcome: Mapping[str, Any]) -> dict[str, str]:
+    """Fate by name."""
+    return {m["id"]: m["fate"] for m in outcome["mutants"]}
+
+
+class TestVerdicts:
+    """What the tool says of one mutant."""
+
+    def test_mutant_that_a_lock_sees_is_killed(self, outcome: dict[str, Any]) -> None:
+        """A mutant that turns a lock red is killed, and the lock is named."""
+        seen = next(m for m in outcome["mutants"] if m["id"] == "seen")
+
+        assert (seen["fate"], seen["by"]) == ("killed", "locks/test_double.py::test_double")
+
+    def test_mutant_that_no_lock_sees_survives(self, outcome: dict[str, Any]) -> None:
+        """A mutant that leaves every lock green survives."""
+        assert fates(outcome)["unseen"] == "survived"
+
+    def test_locks_that_only_skip_kill_nothing(self, outcome: dict[str, Any]) -> None:
+        """A mutant under which every lock is skipped survives."""
+        assert fates(outcome)["all-skipped"] == "nothing ran"
+        assert "all-skipped" in [s["id"] for s in outcome["survivors"]]
+
+    def test_endless_mutant_is_named_so(self, outcome: dict[str, Any]) -> None:
+        """A mutant whose locks do not end is counted as killed, under its own name."""
+        assert (fates(outcome)["endless"], outcome["timed_out"]) == ("timed out", 1)
+
+    def test_dying_process_is_named_so(self, outcome: dict[str, Any]) -> None:
+        """A mutant that ends the process is counted as killed, under its own name."""
+        assert (fates(outcome)["deadly"], outcome["crashed"]) == ("crashed", 1)
+
+    def test_proven_equivalent_leaves_the_total(self, outcome: dict[str, Any]) -> None:
+        """A survivor whose stored check prints the same with and without it is equivalent and not counted."""
+        assert (fates(outcome)["equal"], [e["id"] for e in outcome["equivalent"]]) == ("equivalent", ["equal"])
+
+    def test_claimed_equivalent_is_checked(self, outcome: dict[str, Any]) -> None:
+        """A survivor whose stored check prints something else survives."""
+        assert fates(outcome)["unseen"] == "survived"
+
+    def test_source_that_does_not_compile_is_no_kill(self, outcome: dict[str, Any]) -> None:
+        """A mutant that does not compile is counted by itself, unless it was planted to be refused."""
+        assert outcome["killed_by_build"] == 1
+        assert outcome["by_class"]["build"]["killed"] == 1
+
+
+class TestAccounts:
+    """The sums of a run."""
+
+    def test_every_mutant_is_counted_once(self, outcome: dict[str, Any]) -> None:
+        """The total is the sum of killed, survived and not compiled, in all, by room and by class."""
+        rows = [outcome, *outcome["by_room"].values(), *outcome["by_class"].values()]
+
+        assert all(r["total"] == r["killed"] + r["survived"] + r["killed_by_build"] for r in rows)
+        assert (outcome["total"], outcome["killed"], len(outcome["survivors"])) == (7, 4, 2)
+
+    def test_survivor_says_where_and_what_ran(self, outcome: dict[str, Any]) -> None:
+        """A survivor carries file, line, class, sentence and the locks that ran."""
+        unseen = next(s for s in outcome["survivors"] if s["id"] == "unseen")
+
+        assert (unseen["file"], unseen["line"], unseen["class"]) == ("oracle/double.py", 6, "operator changed")
+        assert unseen["sentence"] == "unused adds one"
+        assert unseen["ran"] == {"locks": ["locks/test_double.py"], "passed": 3, "skipped": 0}
+
+    def test_checkout_is_untouched(self, outcome: dict[str, Any]) -> None:
+        """No file of the checkout changes, nor its time."""
+        assert outcome["untouched"]
+
+    def test_strength_leaves_out_what_did_not_compile(self, outcome: dict[str, Any]) -> None:
+        """Strength is killed over compiled."""
+        assert outcome["strength"] == 4 / 6
+
+
+class TestErrors:
+    """What makes a run fail, and what is refused."""
+
+    def test_dead_anchor_is_reported(self, project: Path, tmp_path: Path) -> None:
+        """An anchor that occurs zero or several times is dead, with the count in its reason."""
+        tables = [table("oracle/double.py", anchor, "y") for anchor in ("nowhere", "return x")]
+        write(tmp_path, {"dead.toml": "".join(tables)})
+        planting = choose(Choice(folder=tmp_path), project)
+
+        assert [d.reason for d in planting.dead] == [
+            "the anchor occurs 0 times in oracle/double.py",
+            "the anchor occurs 3 times in oracle/double.py",
+        ]
+
+    def test_dead_anchor_fails_the_run(self, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A run with a dead anchor ends with an exit code that is not zero."""
+        text = table("gone.py", "a", "b") + 'room = "double"\n'
+        write(tmp_path, {"dead.toml": text})
+        code = main(["strength", "--root", str(project), "--mutants", str(tmp_path), "--json", "--processes", "1"])
+        result = json.loads(capsys.readouterr().out)
+
+        assert (code, result["total"], result["dead"][0]["reason"]) == (1, 0, "gone.py does not exist")
+
+    def test_red_baseline_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A room that is red without a mutant is an error, not a kill."""
+        write(tmp_path, {**FILES, "locks/test_double.py": "def test_red():\n    assert False\n"})
+        planting = choose(Choice(rooms=("double",), per_room=0), tmp_path)
+
+        with pytest.raises(LanelockError, match="red without a mutant"):
+            run(tmp_path, planting, monkeypatch)
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ('[[mutant]]\nfile = "oracle/double.py"\n', "mutant 1: the field 'anchor' is missing"),
+            ("mutant = 3\n", "is not a table array"),
+            ("[[mutant\n", "is not TOML"),
+            (
+                table("../x", "a", "b"),
+                "outside the repository",
+            ),
+        ],
+    )
+    def test_faulty_table_is_refused_by_name(self, project: Path, tmp_path: Path, text: str, sentence: str) -> None:
+        """A file of mutants that is not in the format is refused with its name and place."""
+        write(tmp_path, {"faulty.toml": text})
+
+        with pytest.raises(LanelockError, match=sentence):
+            choose(Choice(folder=tmp_path), project)
+
+    def test_unknown_room_is_refused(self, project: Path) -> None:
+        """A room that does not exist is refused, and the rooms there are named."""
+        with pytest.raises(LanelockError, match="unknown room 'nowhere'; rooms with locks are double"):
+            choose(Choice(rooms=("nowhere",)), project)
+
+
+class TestOutsideFolder:
+    """Mutants that are not in the repository."""
+
+    def test_outside_mutants_take_the_place_of_ours(
+        self, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A folder from outside is run alone, and its verdicts come out as JSON."""
+        text = table("oracle/double.py", "2 * x", "x")
+        write(tmp_path, {"outside.toml": text})
+        code = main(["strength", "--root", str(project), "--mutants", str(tmp_path), "--json", "--processes", "1"])
+        result = json.loads(capsys.readouterr().out)
+
+        assert (code, result["total"], result["killed"], result["survivors"]) == (0, 1, 1, [])
+
+
+class TestOverlay:
+    """The copy in which a mutant is planted."""
+
+    def test_file_is_replaced_and_comes_back(self, tmp_path: Path) -> None:
+        """Inside, the file is a new one with a time of its own; afterwards bytes and time are the old ones."""
+        path = tmp_path / "a.py"
+        path.write_text("x = 1\n")
+        twin = tmp_path / "twin.py"
+        twin.hardlink_to(path)
+        before = path.stat().st_mtime_ns
+        change = Mutant("m", "a", "a.py", 4, "1", "2", "c", "s", "test", 1)
+        with applied(change, tmp_path):
+            inside = (path.read_text(), twin.read_text(), path.stat().st_mtime_ns != before)
+
+        assert inside == ("x = 2\n", "x = 1\n", True)
+        assert (path.read_text(), path.stat().st_mtime_ns) == ("x = 1\n", before)
+
+
+def results(text: str, kind: str, python: bool = False) -> list[str]:
+    """The texts that the edits of one class make."""
+    edits = python_edits(text) if python else cuda_edits(text)
+    return [text[: e.start] + e.replacement + text[e.end :] for e in edits if e.kind == kind]
+
+
+class TestOperators:
+    """The operators that make mutants, and the sample of them."""
+
+    @pytest.mark.parametrize(
+        ("text", "kind", "expected"),
+        [
+            ("a;\n__syncthreads();\nb;", "barrier removed", "a;\n;\nb;"),
+            ("x = __shfl_xor_sync(lane::FULL, x, 1);", "warp mask narrowed", "x = __shfl_xor_sync(0x7fffffffu, x, 1);"),
+            ("x = threadIdx.x;", "lane index off by one", "x = (threadIdx.x + 1);"),
+            ("for (int i = 0; i < n; ++i) f();", "loop bound off by one", "for (int i = 0; i < n - 1; ++i) f();"),
+            ("for (int i = 0; i < n; ++i) f();", "first step skipped", "for (int i = 1; i < n; ++i) f();"),
+            ("y = scales[b];", "neighbour's scale", "y = scales[b + 1];"),
+            ("y = fmaf(f(a, 1), b, c + d);", "fma split in two", "y = ((f(a, 1)) * (b) + (c + d));"),
+            ("for (int c = 0; c < n; ++c) t = t + s;", "additions swapped", "for (int c = (n) - 1; c >= 0; --c) "),
+            ("y = 0.5f * x;", "constant changed", "y = 0.50000006f * x;"),
+            ("y = 0x1.8p-3f * x;", "constant changed", "y = 0x1.8000020000000p-3f * x;"),
+            ("y = x & 0x7fu;", "constant changed", "y = x & 0x7eu;"),
+            ("{ y[i] = x; }", "write-back skipped", "{ ; }"),
+            ("y = sqrtf(s + eps);", "epsilon dropped", "y = sqrtf(s);"),
+            ("y = rintf(x);", "tie rule reversed", "y = floorf(0.5f + x);"),
+            ("if (row < N) f();", "guard removed", "if (true) f();"),
+            ("if (row >= N) return;", "guard removed", "if (false) return;"),
+            ("if (a < b) f();", "< for <=", "if (a <= b) f();"),
+            ("y = a - b;", "operator changed", "y = a + b;"),
+        ],
+    )  # fmt: skip
+    def test_cuda_operator_plants_its_fault(self, text: str, kind: str, expected: str) -> None:
+        """Each operator of the list makes its fault in a CUDA text."""
+        assert any(made.startswith(expected) for made in results(text, kind))
+
+    @pytest.mark.parametrize(
+        ("text", "kind", "expected"),
+        [
+            ("y = a - b", "operands swapped", "y = ((b) - (a))"),
+            ("y = a + b", "operator changed", "y = a - b"),
+            ("y = x + eps", "epsilon dropped", "y = x"),
+            ("y = x.sum(axis=-1)", "axis swapped", "y = x.sum(axis=0)"),
+            ("y = x[:n]", "slice off by one", "y = x[:(n) - 1]"),
+            ("y = x.T @ z", "transpose dropped", "y = x @ z"),
+            ("y = np.swapaxes(x, 0, 1)", "transpose dropped", "y = x"),
+            ("y = fma(a, b, c)", "fma split in two", "y = ((a) * (b) + (c))"),
+            ("if x < 0:\n    raise E", "guard removed", "if False:\n    raise E"),
+            ("y = a < b", "< for <=", "y = a <= b"),
+            ("y = 2 * x", "constant changed", "y = 3 * x"),
+            ("y[0] = x", "write-back skipped", "pass"),
+        ],
+    )
+    def test_python_operator_plants_its_fault(self, text: str, kind: str, expected: str) -> None:
+        """Each operator of the list makes its fault in a Python text."""
+        assert expected in results(text, kind, python=True)
+
+    def test_comments_and_strings_are_left_alone(self) -> None:
+        """What is not code is blanked, and every position stays."""
+        text = '// a < b\n#include "x.h"\nf("a < b"); /* a < b */ static_assert(a < b, "s");'
+
+        assert "<" not in masked(text)
+        assert len(masked(text)) == len(text)
+
+    def test_sentences_for_people_are_left_alone(self) -> None:
+        """Docstrings, annotations and the sentences of errors are no code."""
+        text = 'def f(x: "tuple[2]") -> 3:\n    """Doc 2."""\n    raise E(f"{2} {1 + x}")\n'
+
+        assert list(python_edits(text)) == []
+
+    def test_sample_depends_on_the_seed_alone(self, project: Path) -> None:
+        """The same seed gives the same mutants, another seed others."""
+        made = generated("double", project)
+        samples = [[m.id for m in sample(made, 2, seed)] for seed in range(8)]
+
+        assert samples == [[m.id for m in sample(made, 2, seed)] for seed in range(8)]
+        assert len({tuple(s) for s in samples}) > 1

@@ -1,0 +1,89 @@
+"""What a campaign will plant: planted mutants of a folder, and a sample of generated ones a room."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oracle.errors import LanelockError
+from reports.strength.generate import generated, sample
+from reports.strength.mutant import Dead, Mutant, load_planted
+from reports.strength.rooms import all_rooms, locks_of
+
+PLANTED = "locks/mutants"
+#: Generated mutants a room, unless asked otherwise: with the planted ones a room takes about two minutes.
+PER_ROOM = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to plant. An empty tuple means all; folder is the outside folder of mutants, None the project's own."""
+
+    rooms: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    folder: Path | None = None
+    per_room: int = PER_ROOM
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Planting:
+    """The mutants to run and the dead anchors; candidates counts what the operators could make, by room."""
+
+    mutants: tuple[Mutant, ...]
+    dead: tuple[Dead, ...]
+    candidates: Mapping[str, int]
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """Generated mutants that run, by operator."""
+        return dict(sorted(Counter(m.kind for m in self.mutants if not m.planted).items()))
+
+
+def choose(choice: Choice, root: Path) -> Planting:
+    """Planted mutants, then generated ones room by room; an outside folder brings its own and nothing is generated.
+
+    Raises LanelockError for a room or class that does not exist, a faulty TOML file, or nothing to run.
+    """
+    folder = choice.folder or root / PLANTED
+    alive, dead = load_planted(folder, root) if choice.folder or folder.is_dir() else ([], [])
+    rooms = _rooms(choice, alive, dead, root)
+    candidates = {} if choice.folder else {r: generated(r, root) for r in rooms}
+    chosen = [m for m in alive if m.room in rooms and _wanted(m.kind, choice)]
+    for made in candidates.values():
+        chosen += sample([m for m in made if _wanted(m.kind, choice)], choice.per_room, choice.seed) if made else []
+    dead = [d for d in dead if d.room in rooms and _wanted(d.kind, choice)]
+    if not chosen and not dead:
+        raise LanelockError("no mutant matches the chosen rooms and classes")
+    counts = {room: len(made) for room, made in candidates.items()}
+    return Planting(tuple(_limited(chosen, choice)), tuple(dead), counts)
+
+
+def _rooms(choice: Choice, alive: Sequence[Mutant], dead: Sequence[Dead], root: Path) -> list[str]:
+    """The chosen rooms, in their order; all that have locks or mutants when none is chosen."""
+    known = list(dict.fromkeys([*all_rooms(root), *(m.room for m in alive), *(d.room for d in dead)]))
+    for room in choice.rooms:
+        if room not in known:
+            raise LanelockError(f"unknown room {room!r}; rooms with locks are {', '.join(known)}")
+    rooms = [r for r in known if not choice.rooms or r in choice.rooms]
+    for mutant in alive:
+        if mutant.room in rooms and not mutant.locks:
+            locks_of(mutant.room, root)  # refuse a planted mutant that nothing could kill
+    return rooms
+
+
+def _wanted(kind: str, choice: Choice) -> bool:
+    return not choice.classes or kind in choice.classes
+
+
+def _limited(chosen: Sequence[Mutant], choice: Choice) -> list[Mutant]:
+    """The first `limit` mutants, rooms taking turns, in the order they came."""
+    if choice.limit is None:
+        return list(chosen)
+    place: Counter[str] = Counter()
+    turns: list[tuple[int, int]] = []
+    for index, mutant in enumerate(chosen):
+        turns.append((place[mutant.room], index))
+        place[mutant.room] += 1
+    return [chosen[index] for index in sorted(index for _, index in sorted(turns)[: choice.limit])]
