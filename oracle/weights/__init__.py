@@ -1,0 +1,8 @@
+"""Weights in and out: our files, synthetic ones, Hugging Face and GGUF checkpoints."""
+
+from oracle.weights.load import kind, load
+from oracle.weights.quantised import QuantisedWeights
+from oracle.weights.save import save
+from oracle.weights.synthetic import SyntheticWeights
+
+__all__ = ["QuantisedWeights", "SyntheticWeights", "kind", "load", "save"]
