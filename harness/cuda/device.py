@@ -15,7 +15,7 @@ import numpy as np
 from harness.cuda.bindings import checked, describe, driver
 from harness.cuda.compile import compile_instances
 from harness.cuda.compiler import version_text
-from harness.cuda.gpus import gpus
+from harness.cuda.gpus import list_gpus
 from harness.cuda.graph import Capture, CudaGraph
 from harness.cuda.launch import DEFAULT_SHARED, Built, check_geometry, configuration, pack
 from harness.cuda.memory import GUARD, GUARD_BYTE, check_guard, footprint, guards, place
@@ -34,7 +34,7 @@ class CudaDevice:
     """One GPU. Raises NotRun when it is not there; see harness.device.Device for what each method does."""
 
     def __init__(self, index: int = 0) -> None:
-        listing = gpus()
+        listing = list_gpus()
         gpu = listing.require(index)
         self._api = driver()
         self._label = f"cuda:{index}"

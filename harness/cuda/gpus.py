@@ -51,7 +51,7 @@ def target(major: int, minor: int) -> str:
     return SPECIFIC_TARGETS.get((major, minor), f"sm_{major}{minor}")
 
 
-def gpus() -> Gpus:
+def list_gpus() -> Gpus:
     """List the GPUs that CUDA_VISIBLE_DEVICES leaves to this process; starts CUDA."""
     try:
         api = driver()

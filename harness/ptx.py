@@ -1,0 +1,107 @@
+"""A census of PTX: which instructions a kernel holds, and which of them the contract on bits forbids."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
+_FUNCTION = re.compile(r"\.func\b[^;{]*\{")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+#: One instruction: an optional predicate, then the opcode with its modifiers, which end at the operands.
+_OPCODE = re.compile(r"^(?:@!?%\w+\s+)?([a-z][\w]*(?:\.[\w:]+)*)")
+
+_FLOAT = r"\.(?:f16|f16x2|bf16|bf16x2|f32|f32x2|f64)\b"
+_ROUNDING = re.compile(r"\.r[nzmp]\b")
+_ROUNDED = re.compile(rf"^(?:add|sub|mul|fma|mad|div|rcp|sqrt)\b.*{_FLOAT}")
+
+#: What an exact kernel must not hold: (pattern of the opcode, reason).
+FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\.approx\b"), "approximate"),
+    (re.compile(r"\.full\b"), "approximate (full range)"),
+    (re.compile(r"\.ftz\b"), "flushes subnormals"),
+    (re.compile(rf"^(?:min|max)\b.*{_FLOAT}"), "zeros and NaN differ between compilers"),
+    (re.compile(rf"^(?:atom|red)\b.*{_FLOAT}"), "a float atomic has no order"),
+    (re.compile(r"^(?:ex2|lg2|sin|cos|tanh|rsqrt)\b"), "a function of the device"),
+    (re.compile(r"^(?:mma|wgmma)\b.*\.f(?:32|16)\."), "a float accumulator of a tensor core has no stated order"),
+)
+
+#: Families of instructions that a kernel may be named for, and the opcodes that count.
+FAMILIES: Mapping[str, re.Pattern[str]] = {
+    "mma": re.compile(r"^mma\.sync\b"),
+    "wgmma": re.compile(r"^wgmma\.mma_async\b"),
+    "dp4a": re.compile(r"^dp4a\b"),
+    "cp.async": re.compile(r"^cp\.async\.c[ag]\b"),
+    "cp.async.wait": re.compile(r"^cp\.async\.wait_(?:group|all)\b"),
+    "bulk": re.compile(r"^cp\.async\.bulk\b(?!\.(?:commit|wait))"),
+    "mbarrier": re.compile(r"^mbarrier\b"),
+    "ldmatrix": re.compile(r"^ldmatrix\b"),
+    "barrier": re.compile(r"^(?:bar|barrier)\b"),
+    "shuffle": re.compile(r"^shfl\b"),
+    "vote": re.compile(r"^vote\b"),
+    "fma": re.compile(rf"^fma\b.*{_FLOAT}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Opcodes of one kernel with their counts, and one sentence for each that the contract forbids."""
+
+    opcodes: Mapping[str, int]
+    violations: tuple[str, ...]
+
+    def count(self, family: str) -> int:
+        """Instructions of a family of FAMILIES."""
+        pattern = FAMILIES[family]
+        return sum(n for opcode, n in self.opcodes.items() if pattern.search(opcode))
+
+
+def census(ptx: str, entry: str) -> Census:
+    """Count the instructions of one entry and of every function beside it, which it may call.
+
+    Raises KeyError if the PTX has no such entry: a census of nothing must not pass.
+    """
+    bodies = entries(ptx)
+    counts: dict[str, int] = {}
+    for body in (bodies[entry], *functions(ptx)):
+        for opcode in opcodes(body):
+            counts[opcode] = counts.get(opcode, 0) + 1
+    return Census(counts, tuple(sorted(s for opcode in counts if (s := violation(opcode)))))
+
+
+def violation(opcode: str) -> str:
+    """Why an exact kernel must not hold this instruction; empty when it may."""
+    for pattern, reason in FORBIDDEN:
+        if pattern.search(opcode):
+            return f"{opcode}: {reason}"
+    if _ROUNDED.search(opcode) and not _ROUNDING.search(opcode):
+        return f"{opcode}: no rounding mode, so it may be contracted"
+    return ""
+
+
+def entries(ptx: str) -> dict[str, str]:
+    """Kernel name -> body between its braces."""
+    text = _COMMENT.sub(" ", ptx)
+    return {match[1]: _braces(text, text.find("{", match.end())) for match in _ENTRY.finditer(text)}
+
+
+def functions(ptx: str) -> tuple[str, ...]:
+    """Bodies of the functions that were not inlined."""
+    text = _COMMENT.sub(" ", ptx)
+    return tuple(_braces(text, match.end() - 1) for match in _FUNCTION.finditer(text))
+
+
+def opcodes(body: str) -> Iterator[str]:
+    """Opcodes with modifiers, in order; declarations and labels are none."""
+    for statement in re.split(r"[;{}]", body):
+        line = re.sub(r"^[\w$]+:\s*", "", statement.strip())
+        if line and not line.startswith(".") and (match := _OPCODE.match(line)):
+            yield match[1]
+
+
+def _braces(text: str, start: int) -> str:
+    depth = 0
+    for i in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return text[start + 1 : i]
+    return text[start + 1 :]
