@@ -22,13 +22,15 @@ def attention(q: F64, k: F64, v: F64, start: int) -> F64:
     if heads % k.shape[2] or k.shape[1] < start + length:
         raise ValueError(f"{heads} query heads at {start}..{start + length - 1} do not fit keys of shape {k.shape}")
     grouped = q.reshape(batch, length, k.shape[2], -1, dim) / np.sqrt(dim)
-    o = np.empty_like(grouped)
+    o = np.empty(grouped.shape)
     # a later value that is not finite would spread backwards as 0 * inf; a single row has nothing to mask.
     rows = ROWS if np.isfinite(v[:, : start + length]).all() else 1
     for first in range(0, length, rows):
         piece = slice(first, min(first + rows, length))
         end = start + piece.stop
-        o[:, piece] = _rows(grouped[:, piece], k[:, :end], v[:, :end], start + first)
+        # what is not finite becomes a NaN on purpose, so NumPy need not warn of it.
+        with np.errstate(invalid="ignore", over="ignore"):
+            o[:, piece] = _rows(grouped[:, piece], k[:, :end], v[:, :end], start + first)
     whole: F64 = o.reshape(q.shape)
     return whole
 

@@ -18,7 +18,7 @@ def causal_conv(x: F64, ring: F64, w: F64) -> tuple[F64, F64]:
     """
     taps, length = w.shape[0], x.shape[1]
     line = np.concatenate([ring, x], axis=1)
-    y = np.zeros_like(x)
+    y = np.zeros(x.shape)
     for tap in range(taps):
         y += w[tap] * line[:, tap : tap + length]
     return y, line[:, line.shape[1] - (taps - 1) :].copy()

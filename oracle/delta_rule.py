@@ -40,7 +40,7 @@ def sequential(q: F64, k: F64, v: F64, g: F64, beta: F64, s: F64, store: str = "
     Source: as `step`.
     """
     rounded = STORES[store]
-    o = np.empty_like(v)
+    o = np.empty(v.shape)
     for t in range(q.shape[1]):
         o[:, t], s = step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], s)
         s = rounded(s)
@@ -58,7 +58,7 @@ def chunked(q: F64, k: F64, v: F64, g: F64, beta: F64, s: F64, size: int = CHUNK
     # a NaN must reach later tokens only; in a chunk it would spread backwards through masked zeros.
     if not all(np.isfinite(x).all() for x in (q, k, v, beta, s)) or np.isnan(g).any():
         return sequential(q, k, v, g, beta, s)
-    o = np.empty_like(v)
+    o = np.empty(v.shape)
     for start in range(0, q.shape[1], size):
         piece = slice(start, start + size)
         q_t, k_t, v_t, g_t, beta_t = (np.moveaxis(x[:, piece], 1, 2) for x in (q, k, v, g, beta))

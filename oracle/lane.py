@@ -93,6 +93,6 @@ def weight_values(w: Tensor, weights: str) -> F64:
         case "e4m3_blocks":
             return e4m3_blocks_decode(e4m3_blocks_encode(dense(w)))
         case "e4m3_pair":
-            return e4m3_pair_decode(*e4m3_pair_encode(dense(w)))
+            return e4m3_pair_decode(e4m3_pair_encode(dense(w)))
         case _:
             raise LanelockError(f"there is no weight format {weights!r}.")

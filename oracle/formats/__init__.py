@@ -12,6 +12,7 @@ from oracle.formats.activations import (
 )
 from oracle.formats.e4m3 import (
     E4M3Blocks,
+    E4M3Pair,
     E4M3Rows,
     e4m3_blocks_decode,
     e4m3_blocks_encode,
@@ -33,6 +34,7 @@ __all__ = [
     "Q4",
     "Q8_0",
     "E4M3Blocks",
+    "E4M3Pair",
     "E4M3Rows",
     "a8_decode",
     "a8_encode",

@@ -11,6 +11,7 @@ E4M3_NAN = 0x7F
 GROUP = 128  # elements along K that share a scale
 ROW_PAD = 4  # rows of the stored scales come in fours
 SCALE_FLOOR = np.float32(2.0**-126)
+ONE = np.float32(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,18 @@ class E4M3Blocks:
     """
 
     codes: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class E4M3Pair:
+    """Shapes: hi and lo uint8 [N, K], scales as `E4M3Blocks`.
+
+    Units: element [n, k] = (e4m3(hi) + e4m3(lo)/16) * scales[k // 128, n].
+    """
+
+    hi: NDArray[np.uint8]
+    lo: NDArray[np.uint8]
     scales: NDArray[np.float32]
 
 
@@ -99,24 +112,28 @@ def e4m3_blocks_decode(q: E4M3Blocks) -> NDArray[np.float64]:
     return values
 
 
-def e4m3_pair_encode(x: NDArray[Any]) -> tuple[E4M3Blocks, E4M3Blocks]:
-    """Two codes an element: the second holds what the first lost, with scales of its own.
+def e4m3_pair_encode(x: NDArray[Any]) -> E4M3Pair:
+    """Two codes an element: the second holds sixteen times what the first lost, on the same scale.
 
-    Shapes: x [N, K], taken as float32 -> hi, lo.
-    Units:  hi of x; lo of x - hi, that difference rounded once to float32 (one fma).
-    Error:  2**-8 of an element, or 2**-10 of lo's scale where that is more.
+    Shapes: x [N, K], taken as float32.
+    Units:  hi = e4m3(x/s), r = x - hi*s rounded once to float32 (one fma), lo = e4m3((r/s) * 16).
+    Error:  2**-8 of an element, or 2**-14 * s where that is more.
     Source: the contract.
     """
     values = _float32(x)
     hi = e4m3_blocks_encode(values)
     # the product has 28 bits and the difference fewer than 53, so float64 is exact and the cast is the one rounding.
-    lost = values.astype(np.float64) - e4m3_blocks_decode(hi)
-    return hi, e4m3_blocks_encode(lost.astype(np.float32))
+    lost = (values.astype(np.float64) - e4m3_blocks_decode(hi)).astype(np.float32)
+    scales = _spread(hi.scales.T[: values.shape[0]], values.shape[1])
+    return E4M3Pair(hi.codes, _codes(lost, scales, np.float32(16)), hi.scales)
 
 
-def e4m3_pair_decode(hi: E4M3Blocks, lo: E4M3Blocks) -> NDArray[np.float64]:
-    """Values as float64: the sum of both. Shapes: [N, K]. Error: none of note. Source: the contract."""
-    return e4m3_blocks_decode(hi) + e4m3_blocks_decode(lo)
+def e4m3_pair_decode(q: E4M3Pair) -> NDArray[np.float64]:
+    """Values as float64. Shapes: [N, K]. Units: as `E4M3Pair`. Error: none. Source: the contract."""
+    rows, width = q.hi.shape
+    scales = _spread(q.scales.T[:rows].astype(np.float64), width)
+    values: NDArray[np.float64] = (e4m3_decode(q.hi) + e4m3_decode(q.lo) / 16) * scales
+    return values
 
 
 def _float32(x: NDArray[Any]) -> NDArray[np.float32]:
@@ -127,14 +144,16 @@ def _float32(x: NDArray[Any]) -> NDArray[np.float32]:
 def _scales(values: NDArray[np.float32]) -> NDArray[np.float32]:
     bad: NDArray[np.bool_] = np.logical_not(np.isfinite(values).all(axis=-1))
     amax = np.abs(np.where(bad[..., None], np.float32(0), values)).max(axis=-1)
-    scales = np.where(amax > 0, np.maximum(amax / np.float32(E4M3_MAX), SCALE_FLOOR), np.float32(1))
+    scales = np.where(amax > 0, np.maximum(amax / np.float32(E4M3_MAX), SCALE_FLOOR), ONE)
     return np.where(bad, np.float32(np.nan), scales)
 
 
-def _codes(values: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+def _codes(
+    values: NDArray[np.float32], scales: NDArray[np.float32], times: np.float32 = ONE
+) -> NDArray[np.uint8]:
     bad = np.isnan(scales)
-    scaled = np.where(bad, np.float32(0), values) / np.where(bad, np.float32(1), scales)
-    return e4m3_encode(scaled)
+    scaled = np.where(bad, np.float32(0), values) / np.where(bad, ONE, scales)
+    return e4m3_encode(scaled * times)
 
 
 def _group_scales(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,0 +1,1 @@
+"""Locks of the float64 oracle."""
