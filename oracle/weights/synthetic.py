@@ -75,11 +75,11 @@ class SyntheticWeights:
         scales = np.empty((len(index), shape[1] // BLOCK), np.float16)
         low_bits = scale_bits(name, shape[1])
         for part in _portions(len(index), shape[1] // 8):
-            codes[part] = words(key(self.seed, f"{name}.codes"), counters(first[part], shape[1] // 8)).astype(
-                "<u8", copy=False).view(np.int8)
+            raw = words(key(self.seed, f"{name}.codes"), counters(first[part], shape[1] // 8))
+            np.maximum(raw.astype("<u8", copy=False).view(np.int8), np.int8(-127), out=codes[part])
             high = words(key(self.seed, f"{name}.scales"), counters(first[part], shape[1] // BLOCK)) >> np.uint64(57)
             scales[part] = (high.astype(np.uint16) + low_bits).view(np.float16)
-        return Q8_0(np.maximum(codes, np.int8(-127), out=codes), scales)
+        return Q8_0(codes, scales)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         table = specs(self.config)
@@ -116,18 +116,22 @@ def key(seed: int, name: str) -> int:
 
 def words(start: int, at: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """word(s, i) for counters i, given key(s).  Shapes: same in and out."""
-    z: NDArray[np.uint64] = (at + np.uint64(1)) * np.uint64(STEP) + np.uint64(start)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z ^= z >> np.uint64(shift)
+    # in place, with one scratch array: fresh temporaries cost more in page faults than all of the arithmetic.
+    z = np.add(at, np.uint64(1), dtype=np.uint64)
+    scratch = np.empty_like(z)
+    np.multiply(z, np.uint64(STEP), out=z)
+    np.add(z, np.uint64(start), out=z)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        np.bitwise_xor(z, np.right_shift(z, np.uint64(shift), out=scratch), out=z)
         np.multiply(z, np.uint64(factor), out=z)
-    z ^= z >> np.uint64(31)
     return z
 
 
 def counters(rows: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
     """Counters of whole rows.  Shapes: rows [R] -> [R, width]."""
     inside: NDArray[np.uint64] = np.arange(width, dtype=np.uint64)
-    return np.add(rows[:, None] * np.uint64(width), inside, dtype=np.uint64)
+    out: NDArray[np.uint64] = np.add(rows[:, None] * np.uint64(width), inside, dtype=np.uint64)
+    return out
 
 
 def scale_bits(name: str, columns: int) -> np.uint16:
