@@ -6,11 +6,12 @@ from pathlib import Path
 from oracle.config import ModelConfig
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
+from oracle.weights.assemble import AssembledWeights
 from oracle.weights.gguf_file import MAGIC
-from oracle.weights.gguf_model import open_gguf_model
+from oracle.weights.gguf_model import open_gguf_model, requantised
 from oracle.weights.hf import open_hf
 from oracle.weights.safetensors_file import open_safetensors
-from oracle.weights.stored import is_stored, open_stored
+from oracle.weights.stored import StoredWeights, is_stored, open_stored
 from oracle.weights.synthetic import SyntheticWeights
 
 SYNTHETIC = "synthetic:"
@@ -50,6 +51,19 @@ def kind(spec: str | Path) -> str:
     if is_gguf(path):
         return "gguf"
     return "lanelock" if is_stored(open_safetensors(path)) else "hugging-face"
+
+
+def origin(spec: str | Path, weights: Weights) -> str:
+    """One line on where weights came from and what was done to them.  Raises LanelockError as `kind` does."""
+    if isinstance(weights, SyntheticWeights):
+        return f"{SYNTHETIC}{weights.seed}"
+    if isinstance(weights, StoredWeights):
+        return weights.origin
+    if kind(spec) == "hugging-face":
+        return "Hugging Face safetensors, every matrix encoded to Q8_0"
+    counts = requantised(weights) if isinstance(weights, AssembledWeights) else {}
+    done = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"GGUF, dequantised and encoded to Q8_0 once: {done} matrices" if done else "GGUF, Q8_0 byte for byte"
 
 
 def is_gguf(path: Path) -> bool:

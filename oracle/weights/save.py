@@ -34,7 +34,7 @@ def save(weights: Weights, path: str | Path, origin: str = "", progress: Progres
     hashes = {name: hashlib.sha256() for name in starts}
     with written_whole(path) as file:
         ends = dict(starts)
-        for stored, array in _pieces(view, progress):
+        for stored, array in stored_pieces(view, progress):
             _put(file, ends, stored, array)
             hashes[stored].update(array.tobytes())
         text, _ = header(config, origin, {name: digest.hexdigest() for name, digest in hashes.items()})
@@ -56,7 +56,11 @@ def chunks(weights: Weights, name: str) -> Iterator[Tensor]:
         yield weights.rows(name, np.arange(low, min(rows, low + step)))
 
 
-def _pieces(weights: Weights, progress: Progress | None) -> Iterator[tuple[str, NDArray[Any]]]:
+def stored_pieces(weights: Weights, progress: Progress | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Stored name and contiguous values, as a file holds them, of weights that are quantised already; tensor by tensor.
+
+    Shapes: whole rows of the stored tensor.  Raises LanelockError naming a tensor of the wrong shape.
+    """
     table = specs(weights.config)
     total, done = sum(int(np.prod(spec.shape)) for spec in table.values()), 0
     for name, spec in table.items():

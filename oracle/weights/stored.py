@@ -1,8 +1,8 @@
 """Our own weight files: safetensors, one set of names, the config and a SHA-256 of every tensor in the metadata.
 
 A Q8_0 tensor NAME is stored as `NAME.codes` (I8) and `NAME.scales` (F16), any other under its own name (F32). Float32
-comes first, then scales, then codes, so that each lies aligned. Metadata: format, version, config (JSON), origin, and
-`sha256.` + stored name for each.
+comes first, then scales, then codes, so that each lies aligned. Metadata: format, version, config (JSON), origin,
+`sha256` of config, a newline and origin, and `sha256.` + stored name for each tensor.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from oracle.weights.assemble import check_finite
 from oracle.weights.safetensors_file import ITEM_BYTES, SafetensorsFile, refusal
 
 FORMAT, VERSION = "lanelock", "1"
-PLAIN_KEYS = {"format", "version", "config", "origin"}
+PLAIN_KEYS = {"format", "version", "config", "origin", "sha256"}
 
 
 def layout(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -41,16 +41,17 @@ def header(config: ModelConfig, origin: str, hashes: dict[str, str]) -> tuple[by
     Units:  starts are bytes from the start of the file. The length depends on the names alone, not on the hashes.
     Source: the safetensors format; padded with spaces to 8 bytes. Raises nothing.
     """
-    metadata = {"format": FORMAT, "version": VERSION, "config": json.dumps(config.to_dict()), "origin": origin}
+    text = json.dumps(config.to_dict())
+    metadata = {"format": FORMAT, "version": VERSION, "config": text, "origin": origin, "sha256": _sum(text, origin)}
     table: dict[str, object] = {"__metadata__": metadata | {f"sha256.{name}": hashes[name] for name in layout(config)}}
     offsets, at = {}, 0
     for name, (dtype, shape) in layout(config).items():
         length = math.prod(shape) * ITEM_BYTES[dtype]
         table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + length]}
         offsets[name], at = at, at + length
-    text = json.dumps(table, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, {name: 8 + len(text) + start for name, start in offsets.items()}
+    body = json.dumps(table, separators=(",", ":")).encode()
+    body += b" " * (-len(body) % 8)
+    return len(body).to_bytes(8, "little") + body, {name: 8 + len(body) + start for name, start in offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,10 @@ def open_stored(file: SafetensorsFile) -> StoredWeights:
     path = file.path
     if file.metadata.get("version") != VERSION:
         raise refusal(path, f"is a weight file of version {file.metadata.get('version')!r}; {VERSION!r} is read")
-    config = _config(path, file.metadata.get("config", ""))
+    text, origin = file.metadata.get("config", ""), file.metadata.get("origin", "")
+    if file.metadata.get("sha256") != _sum(text, origin):
+        raise refusal(path, "has a config that does not have the SHA-256 that the file states")
+    config = _config(path, text)
     if config.layers > len(file.entries):
         raise refusal(path, f"claims {config.layers} layers, but has {len(file.entries)} tensors")
     wanted = layout(config)
@@ -126,6 +130,10 @@ def open_stored(file: SafetensorsFile) -> StoredWeights:
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise refusal(path, f"tensor {name!r} is {entry.dtype} {list(entry.shape)}, not {dtype} {list(shape)}")
     return StoredWeights(config, file, {name: file.metadata[f"sha256.{name}"] for name in wanted})
+
+
+def _sum(config: str, origin: str) -> str:
+    return hashlib.sha256(f"{config}\n{origin}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _config(path: Path, text: str) -> ModelConfig:
