@@ -9,9 +9,11 @@ from oracle.errors import LanelockError
 ROOMS = (
     "add",
     "embedding",
+    "functions",
     "gate_mul",
     "greedy",
     "positions",
+    "primitives",
     "quantize",
     "rms_norm",
     "swiglu",

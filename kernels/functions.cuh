@@ -41,9 +41,9 @@ __device__ inline float exp(float x) {
 __device__ inline float log1p(float x) {
   const float u = 1.0f + x;
   // u * 2^-n lies in [0.75, 1.5); for n = 0 the reduced argument m is x itself, without the rounding of u
-  const unsigned n23 = (to_bits(u) - to_bits(0.75f)) & 0xff800000u;
+  const unsigned n23 = (bits(u) - bits(0.75f)) & 0xff800000u;
   const float n = static_cast<float>(static_cast<int>(n23)) * 0x1p-23f;
-  const float s = from_bits(to_bits(4.0f) - n23) * 0.25f;
+  const float s = from_bits(bits(4.0f) - n23) * 0.25f;
   const float m = fmaf(x, s, s - 1.0f);
   // (log1p(m) - m) / m^2, relative minimax for log1p on [-0.25, 0.5], error 2^-27.4
   float q = -0x1.796b04p-5f;

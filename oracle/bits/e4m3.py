@@ -20,7 +20,7 @@ def encode(x: F32) -> NDArray[np.uint8]:
     """
     size = np.abs(np.where(np.isnan(x), np.float32(0.0), x)).astype(np.float64)
     size = np.where(size > LARGEST, LARGEST, size)
-    exponent = np.maximum(np.frexp(size)[1] - 1, -6)  # below 2**-6 the steps stay 2**-9
+    exponent = np.where(size < 2.0**-6, -6, np.frexp(size)[1] - 1)  # below 2**-6 the steps stay 2**-9
     steps = np.rint(np.ldexp(size, 3 - exponent)).astype(np.int32)
     # steps counts from the exponent's own zero: 8..16 when normal (16 carries into the next exponent), 0..8 below.
     code = steps + 8 * (exponent + 6)
