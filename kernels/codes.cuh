@@ -16,8 +16,8 @@ __device__ inline void load_row(float (&v)[N], const float* __restrict__ p, bool
   static_assert(N % 4 == 0, "load_row: a lane owns whole groups of four floats");
 #pragma unroll
   for (int i = 0; i < N; i += 4) {
-    const float4 four = inside ? load16<float4>(p + i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-    v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+    const uint4 four = inside ? load16(p + i) : uint4{0, 0, 0, 0};
+    v[i] = from_bits(four.x), v[i + 1] = from_bits(four.y), v[i + 2] = from_bits(four.z), v[i + 3] = from_bits(four.w);
   }
 }
 
@@ -25,7 +25,7 @@ template <int N>
 __device__ inline void store_row(float* __restrict__ p, const float (&v)[N]) {
   static_assert(N % 4 == 0, "store_row: a lane owns whole groups of four floats");
 #pragma unroll
-  for (int i = 0; i < N; i += 4) store16(p + i, float4{v[i], v[i + 1], v[i + 2], v[i + 3]});
+  for (int i = 0; i < N; i += 4) store16(p + i, uint4{bits(v[i]), bits(v[i + 1]), bits(v[i + 2]), bits(v[i + 3])});
 }
 
 // The sum of split-K planes, ascending from zero; with PLANED false there is one plane and it is taken as it is.
@@ -46,22 +46,23 @@ __device__ inline void load_planes(float (&v)[N], const float* __restrict__ p, b
   }
 }
 
-// N neighbouring bytes by one store, packed by shifts: the lowest address holds the lowest byte
+// four bytes in a word: the lowest address holds the lowest byte
+__device__ inline unsigned pack4(const int* q) {
+  return static_cast<unsigned>(q[0] & 255) | static_cast<unsigned>(q[1] & 255) << 8 |
+         static_cast<unsigned>(q[2] & 255) << 16 | static_cast<unsigned>(q[3] & 255) << 24;
+}
+
+// N neighbouring bytes by one store
 template <int N>
 __device__ inline void store_bytes(signed char* __restrict__ p, const int (&q)[N]) {
   if constexpr (N == 1) {
     *p = static_cast<signed char>(q[0]);
   } else if constexpr (N == 2) {
     *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>((q[0] & 255) | (q[1] & 255) << 8);
+  } else if constexpr (N == 4) {
+    *reinterpret_cast<unsigned*>(p) = pack4(q);
   } else {
-    struct alignas(N) Packed {
-      unsigned word[N / 4];
-    } packed;
-#pragma unroll
-    for (int i = 0; i < N; i += 4)
-      packed.word[i / 4] = static_cast<unsigned>(q[i] & 255) | static_cast<unsigned>(q[i + 1] & 255) << 8 |
-                           static_cast<unsigned>(q[i + 2] & 255) << 16 | static_cast<unsigned>(q[i + 3] & 255) << 24;
-    *reinterpret_cast<Packed*>(p) = packed;
+    store8(p, uint2{pack4(q), pack4(q + 4)});
   }
 }
 
@@ -77,7 +78,7 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
 #pragma unroll
   for (int i = 0; i < N; ++i) amax = maximum(amax, fabsf(y[i]));
 #pragma unroll
-  for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum(amax, __shfl_xor_sync(FULL, amax, step));
+  for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum(amax, __shfl_xor_sync(0xffffffffu, amax, step));
   if (k >= K) return;
 
   const bool finite = amax <= LARGEST;

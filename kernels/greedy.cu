@@ -12,7 +12,7 @@ constexpr int NOTHING = static_cast<int>(0xff800000u ^ 0x7fffffffu);  // -inf
 constexpr int LIVE = 0, SAW_NAN = 1, SAW_NOTHING = 2, CACHE_FULL = 3;
 
 __device__ inline long long key_of(float logit, int index) {
-  int order = static_cast<int>(lane::to_bits(logit + 0.0f));  // -0 becomes +0: they tie
+  int order = static_cast<int>(lane::bits(logit + 0.0f));  // -0 becomes +0: they tie
   if (order < 0) order ^= 0x7fffffff;
   if (logit != logit) order = NAN_ORDER;
   return static_cast<long long>(order) * 4294967296LL + static_cast<unsigned>(~index);
@@ -23,7 +23,7 @@ __device__ inline long long higher(long long a, long long b) { return a > b ? a 
 constexpr long long LOWEST = -9223372036854775807LL - 1;
 
 __device__ inline long long warp_highest(long long key) {
-  for (int step = 16; step > 0; step /= 2) key = higher(key, __shfl_xor_sync(lane::FULL, key, step));
+  for (int step = 16; step > 0; step /= 2) key = higher(key, __shfl_xor_sync(0xffffffffu, key, step));
   return key;
 }
 
