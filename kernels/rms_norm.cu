@@ -4,43 +4,7 @@
 // 256 elements, in a chunk lane l owns elements 8l .. 8l+7 (a chain of fma from zero) and the lanes are summed by the
 // xor tree 16, 8, 4, 2, 1; chunks are added ascending from zero. A warp does a chunk, so that one block a row and many
 // blocks a row are the same bits.
-#include "codes.cuh"
-
-constexpr int OWNED = 8;     // elements a lane owns: two 16-byte loads, a quarter of a block of 32
-constexpr int CHUNK = 256;   // OWNED elements in each of 32 lanes
-constexpr int CHUNKS = 256;  // longest row is CHUNKS * CHUNK elements
-
-static_assert(CHUNK == 32 * OWNED, "rms_norm: a chunk is what one warp owns");
-
-__device__ inline int chunks_of(int K) { return (K + CHUNK - 1) / CHUNK; }
-
-__device__ inline float sum_of_squares(const float (&v)[OWNED]) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < OWNED; ++i) sum = fmaf(v[i], v[i], sum);
-  return lane::warp_sum(sum);
-}
-
-// every thread adds the chunks itself, ascending: no second barrier, and equal bits in every thread
-__device__ inline float root_mean_square(const float* chunk_sums, int K, float eps) {
-  float total = 0.0f;
-  for (int c = 0; c < chunks_of(K); ++c) total = total + chunk_sums[c];
-  return sqrtf(total / static_cast<float>(K) + eps);
-}
-
-// one warp, one chunk: x is normed, weighted, copied out if asked for, and quantised
-template <int WORDS>
-__device__ inline void finish_chunk(const float* x, const float* __restrict__ w, float root, int k, int K,
-                                    signed char* __restrict__ codes, float* __restrict__ scales,
-                                    float* __restrict__ normed) {
-  float v[OWNED], weight[OWNED];
-  lane::load_row(v, x + k, k < K);
-  lane::load_row(weight, w + k, k < K);
-#pragma unroll
-  for (int i = 0; i < OWNED; ++i) v[i] = (v[i] / root) * weight[i];
-  if (normed != nullptr && k < K) lane::store_row(normed + k, v);
-  lane::store_codes<WORDS>(v, k, K, codes, scales);
-}
+#include "row_norm.cuh"
 
 // one warp, one chunk: the residual row takes y (or the sum of its planes), and its squares are summed
 template <bool PLANED>
