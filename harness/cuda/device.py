@@ -133,12 +133,12 @@ class CudaDevice:
 
     def build(self, instance: Instance) -> Built:
         """Compile for this GPU and load. Raises BuildError, NotRun where the entry does not name this GPU."""
-        key = f"{instance.kernel.name}: {instance.expression}"
-        if key in self._built:
-            return self._built[key]
         arch = self.properties.arch
         if arch not in instance.kernel.archs:
             raise NotRun(f"{instance.kernel.name} is for {', '.join(instance.kernel.archs)}; {self._label} is {arch}")
+        key = f"{instance.kernel.name}: {instance.expression}"
+        if key in self._built:
+            return self._built[key]
         program = compile_instances((instance,), arch)
         self._enter(f"load of {instance.expression}")
         what = f"load of {instance.expression} for {arch} from {version_text()} under {self.properties.driver}"
