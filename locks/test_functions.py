@@ -46,7 +46,7 @@ def grid(name: str) -> np.ndarray:
         powers = np.exp2(np.arange(-23.0, 127.0))
         seams = np.concatenate([0.75 * powers - 1, 1.5 * powers - 1, powers - 1])  # where its exponent changes
         ends = [-1.0 + 2.0**-24, -0.999, -0.5, -0.25, 0.5]
-    middle = np.random.default_rng(7).uniform(-1.0 if name == "log1p" else -20.0, 20.0, 700)
+    middle = np.random.default_rng(7).uniform(-1.0 if name == "log1p" else -20.0, 20.0, 3000)
     x = np.concatenate([sizes, -sizes, around(seams), around(np.array(ends), 4), middle]).astype(np.float32)
     x = x[np.isfinite(x)]
     return np.unique(x[x > -1] if name == "log1p" else x)
