@@ -99,7 +99,7 @@ GREEDY_PICK_PARTS = Kernel(
     args=(*PARTS, *PICKED),
     geometry=_row_block(32),
     rules=PART_RULES,
-    limits={"registers": 32, "smem": 0, **IN_REGISTERS},
+    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="The same from the keys of greedy_part.",
 )
 
@@ -123,7 +123,7 @@ GREEDY_ADVANCE_PARTS = Kernel(
     geometry=_row_block(32),
     derive=_state,
     rules=(*PART_RULES, *STATE_RULES),
-    limits={"registers": 32, "smem": 0, **IN_REGISTERS},
+    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="The same from the keys of greedy_part.",
 )
 
