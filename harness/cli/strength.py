@@ -92,7 +92,7 @@ def progress(total: int) -> Iterator[tuple[Callable[[Verdict], None], Callable[[
         task = bar.add_task("baselines", total=total)
 
         def tell(line: str) -> None:
-            console.print(line, markup=False, highlight=False)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         def report(verdict: Verdict) -> None:
             counts["done"] += 1
@@ -108,7 +108,7 @@ def progress(total: int) -> Iterator[tuple[Callable[[Verdict], None], Callable[[
 
 def show(strength: Strength) -> None:
     """Tables by room and by class, the survivors, the dead anchors, and one line of sum."""
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     for title, attribute in (("room", "room"), ("class", "kind")):
         columns = ("total", "killed", "timed_out", "crashed", "killed_by_build", "survived")
         table = Table(title, *(c.replace("_", " ") for c in columns), box=None)

@@ -53,6 +53,8 @@ class _Finder:
         return Edit(*self.span(node), fresh, kind)
 
     def edits(self, node: ast.AST) -> Iterator[Edit]:
+        if isinstance(node, ast.Call) and self.source(node.func).endswith(".reshape"):
+            node.args = [a for a in node.args if self.source(a) != "-1"]  # any negative number means the same there
         yield from self.of(node)
         for name, child in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "bases", "keywords") and not isinstance(

@@ -114,7 +114,10 @@ def as_json(strength: Strength) -> dict[str, Any]:
             {"id": d.id, "room": d.room, "file": d.file, "class": d.kind, "sentence": d.sentence, "reason": d.reason}
             for d in strength.dead
         ],
-        "mutants": [{"id": v.mutant.id, "fate": v.fate, "by": v.by} for v in strength.verdicts],
+        "mutants": [
+            {"id": v.mutant.id, "fate": v.fate, "by": v.by, "seconds": round(v.run.seconds, 2)}
+            for v in strength.verdicts
+        ],
     }
 
 

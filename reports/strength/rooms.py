@@ -1,8 +1,8 @@
 """Which files belong to a room, and which lock files hold it.
 
-The rule is the stem: kernels/rms_norm.cu, oracle/rms_norm.py and oracle/bits/rms_norm.py are held by
-locks/test_rms_norm.py. SPECIAL lists the rooms that are more than a stem; shared sources are held by the locks of the
-rooms that use them.
+The rule is the stem: kernels/rms_norm.cu, kernels/rms_norm.py and oracle/bits/rms_norm.py are held by
+locks/test_rms_norm.py. SPECIAL lists the rooms that are more than a stem: shared sources are held by the locks of the
+rooms that use them, and the oracle by locks that need no kernel.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,46 @@ class Room:
     locks: tuple[str, ...]
 
 
-SPECIAL: tuple[Room, ...] = ()
+_ORACLE = "locks/oracle/test_"
+
+
+def _oracle(name: str, files: str, locks: str) -> Room:
+    """An oracle room: files and lock files by stem."""
+    return Room(
+        f"oracle.{name}",
+        tuple(f"oracle/{f}.py" for f in files.split()),
+        tuple(f"{_ORACLE}{lock}.py" for lock in locks.split()),
+    )
+
+
+SPECIAL: tuple[Room, ...] = (
+    Room(
+        "codes",
+        ("kernels/codes.cuh",),
+        ("locks/test_quantize.py", "locks/test_rms_norm.py", "locks/test_swiglu.py", "locks/test_add.py"),
+    ),
+    Room("rules", ("kernels/rules.py", "kernels/entry.py"), ("locks/test_quantize.py", "locks/test_rms_norm.py")),
+    _oracle("functions", "functions", "functions"),
+    _oracle(
+        "pointwise",
+        "add gate_mul gated_norm gates quantize rms_norm swiglu embedding positions greedy",
+        "pointwise greedy",
+    ),
+    _oracle("formats", "formats/*", "formats half half_state"),
+    _oracle("conv", "conv", "conv pointwise"),
+    _oracle("delta_rule", "delta_rule", "delta_rule half_state"),
+    _oracle("attention", "attention", "attention"),
+    _oracle("rope", "rope qk_norm_rope", "rope qk_norm_rope"),
+    _oracle(
+        "model",
+        "model blocks state mtp decode lane projection model_weights config",
+        "config lane projection model reference mtp decode state",
+    ),
+    _oracle("weights", "weights/*", "weights* gguf* safetensors* import* hf*"),
+)
 
 #: Folders whose files form stem rooms.
-STEM_FOLDERS = ("kernels", "oracle", "oracle/bits")
+STEM_FOLDERS = ("kernels", "oracle/bits")
 SOURCES = (".cu", ".cuh", ".py", ".cpp", ".hpp", ".h")
 
 
@@ -40,7 +76,7 @@ def room_of(file: str) -> str:
 def locks_of(room: str, root: Path) -> tuple[str, ...]:
     """The lock files of a room that exist. Raises LanelockError if there is none."""
     named = next((r.locks for r in SPECIAL if r.name == room), ())
-    wanted = named or (f"locks/test_{room}.py", f"locks/oracle/test_{room}.py")
+    wanted = named or (f"locks/test_{room}.py",)
     found = tuple(p.relative_to(root).as_posix() for pattern in wanted for p in sorted(root.glob(pattern)))
     if not found:
         raise LanelockError(f"room {room} has no lock file; looked for {', '.join(wanted)}")
@@ -49,7 +85,7 @@ def locks_of(room: str, root: Path) -> tuple[str, ...]:
 
 def all_rooms(root: Path) -> list[str]:
     """Rooms that have both sources and a lock file, special ones first."""
-    names = [r.name for r in SPECIAL if any(sources_of(r.name, root))]
+    names = [r.name for r in SPECIAL if any(sources_of(r.name, root)) and _has_locks(r.name, root)]
     for folder in STEM_FOLDERS:
         for path in sorted((root / folder).glob("*")):
             name = room_of(path.relative_to(root).as_posix())
