@@ -4,4 +4,5 @@ import sys
 
 from harness.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # a worker process of a command imports this module again
+    sys.exit(main())

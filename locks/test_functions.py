@@ -3,7 +3,14 @@
 All 2^32 inputs of each function are the nightly `lanelock exhaustive`; here are the places where one can go wrong.
 """
 
+import ctypes
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -151,6 +158,57 @@ class TestFunctions:
         host, cuda = both_devices
 
         assert_same_bits(on_device(host, name, x), on_device(cuda, name, x), name)
+
+
+ROOT = Path(__file__).resolve().parents[1]
+#: All functions as plain loops, outside the host device: what a compiler makes of the header alone.
+LOOPS = "\n".join(
+    ["#define LANELOCK_HOST", '#include "cuda.h"', '#include "functions.cuh"']
+    + [
+        f'extern "C" void map_{name}(const float* x, float* y, long n) '
+        f"{{ for (long i = 0; i < n; ++i) y[i] = lane::{name}(x[i]); }}"
+        for name in FUNCTIONS
+    ]
+)
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-x", "c++", "-nostdinc++", "-nostdlib++"]
+BUILDS = {
+    "g++ x86-64": ["g++", "-march=x86-64"],
+    "g++ x86-64-v3": ["g++", "-march=x86-64-v3"],
+    "zig x86-64": [*ZIG, "-mcpu=x86_64"],
+    "zig x86-64-v3": [*ZIG, "-mcpu=x86_64_v3"],
+}
+
+
+def missing_build(build: str) -> str | None:
+    """Why a build cannot be tried on this machine."""
+    if platform.machine() != "x86_64":
+        return f"not run: {build} on a {platform.machine()}"
+    found = importlib.util.find_spec("ziglang") if build.startswith("zig") else shutil.which("g++")
+    return None if found else f"not run: no compiler for {build}"
+
+
+class TestCompilers:
+    """Compilers and instruction sets give one set of bits. Red without -ffp-contract=off on a v3 level."""
+
+    @pytest.mark.parametrize("build", BUILDS)
+    def test_every_compiler_gives_the_contract(self, tmp_path: Path, build: str) -> None:
+        """g++ and zig, without hardware fma and with it, compile the functions to the contract's bits."""
+        if reason := missing_build(build):
+            pytest.skip(reason)
+        (tmp_path / "loops.cpp").write_text(LOOPS)
+        command = [*BUILDS[build], "-std=c++20", "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
+        command += [f"-I{ROOT / 'kernels'}", f"-I{ROOT / 'harness' / 'host' / 'runtime'}"]
+        command += ["-o", str(tmp_path / "loops.so"), str(tmp_path / "loops.cpp")]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        library = ctypes.CDLL(str(tmp_path / "loops.so"))
+
+        for name in FUNCTIONS:
+            x = np.concatenate([sample()[::4], grid(name)])
+            y = np.empty_like(x)
+            pointers = (ctypes.c_void_p(v.ctypes.data) for v in (x, y))
+            getattr(library, f"map_{name}")(*pointers, ctypes.c_long(x.size))
+            assert_same_bits(y, contract.FUNCTIONS[name](x), f"{build}: {name}")
 
 
 class TestLaunch:
