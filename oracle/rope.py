@@ -6,8 +6,10 @@ A pair (hi, lo) is a double-double: the unevaluated sum of two floats, lo at mos
 
 import mpmath
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.arrays import F64, I64
+from oracle.config import ModelConfig
 
 DIGITS = 50
 SPLIT = 134217729.0  # 2**27 + 1, Dekker's constant: halves a 53-bit product exactly without an fma
@@ -40,6 +42,18 @@ def table(positions: I64, dim: int, theta: float) -> tuple[F64, F64]:
     hi, lo = frequencies(dim, theta)
     position = positions.astype(np.float64)[..., None]
     return _cos_sin(*_product(position, hi, lo))
+
+
+def rope_table(config: ModelConfig, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cosines and sines that devices read, for positions 0 to length - 1.
+
+    Shapes: -> cos, sin, each float32 [length, rope_dim/2].
+    Units:  pure numbers.
+    Error:  one rounding to float32 of `table`; made once on the host, so both devices read the same bits.
+    Source: the contract.
+    """
+    cos, sin = table(np.arange(length), config.rope_dim, config.rope_theta)
+    return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def rope(x: F64, cos: F64, sin: F64) -> F64:

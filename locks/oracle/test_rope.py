@@ -9,7 +9,8 @@ import pytest
 from locks.oracle.exact import DIGITS, U
 from oracle.qk_norm_rope import qk_norm_rope
 from oracle.rms_norm import rms_norm
-from oracle.rope import frequencies, rope, table
+from oracle.config import preset
+from oracle.rope import frequencies, rope, rope_table, table
 
 THETA = 1e7
 POSITIONS = np.array([0, 1, 2, 3, 5, 1000, 65535, 131071, 196607, 262142, 262143])
@@ -67,6 +68,16 @@ class TestTable:
 
         assert off < 2.0**-104
         assert hi.tolist() == [float(e) for e in exact]
+
+
+    def test_devices_read_it_rounded_once(self) -> None:
+        """The device's table is the nearest float32 of each entry, a row a position."""
+        config = preset("tiny")
+        exact = table(np.arange(70), config.rope_dim, config.rope_theta)
+
+        for rounded, truth in zip(rope_table(config, 70), exact, strict=True):
+            assert rounded.dtype == np.float32
+            assert (rounded == truth.astype(np.float32)).all()
 
 
 class TestRotation:

@@ -1,0 +1,49 @@
+"""`lanelock logits`: logits of a prompt's last position, or of all, into a NumPy file."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.cli.model_input import add_model_options, oracle_only, oracle_run, read_tokens, write_npy
+from oracle.model import forward
+
+
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    sub = commands.add_parser("logits", help="logits of a prompt into a NumPy file")
+    add_model_options(sub)
+    sub.add_argument("--tokens", required=True, metavar="T", help="1,2,3 or a file of tokens")
+    sub.add_argument("--all", action="store_true", help="rows of all positions, not of the last alone")
+    sub.add_argument("--out", required=True, metavar="FILE.npy", type=Path, help="file to write, float64 [rows, vocab]")
+    sub.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compute, write, and say what was written."""
+    oracle_only(args)
+    start = time.monotonic()
+    tokens = read_tokens(args.tokens)
+    with oracle_run(args, "logits") as oracle:
+        logits = forward(oracle, tokens[None], rows="all" if args.all else "last").logits[0]
+    write_npy(args.out, logits)
+    say(args, oracle.config.name, logits, time.monotonic() - start)
+
+
+def say(args: argparse.Namespace, config: str, logits: NDArray[np.float64], seconds: float) -> None:
+    """Print what was written: one line, or one JSON object."""
+    best = np.argmax(np.where(np.isnan(logits), -np.inf, logits), axis=-1).tolist()
+    faults = np.flatnonzero(~np.isfinite(logits).all(axis=-1)).tolist()
+    lane = args.lane or "f64"
+    if args.json:
+        print(json.dumps({"engine": args.engine, "lane": lane, "config": config, "out": str(args.out),
+                          "shape": list(logits.shape), "argmax": best, "not_finite_rows": faults,
+                          "seconds": round(seconds, 3)}))
+        return
+    note = f"; rows that are not finite: {faults}" if faults else ""
+    rows = "1 row" if logits.shape[0] == 1 else f"{logits.shape[0]} rows"
+    print(f"{args.out}: {config}, {args.engine} {lane}, {rows} of {logits.shape[1]} logits, "
+          f"highest in the last {best[-1]}, in {seconds:.1f} s{note}")
