@@ -54,6 +54,13 @@ def record(kind: str, figures: Mapping[str, Any], folder: Path = RECORDS) -> Pat
     return path
 
 
+def newest_record(kind: str, folder: Path = RECORDS) -> str | None:
+    """The file name of the newest record of a kind, or None when there is none."""
+    # a kind may be the beginning of another (locks, locks-h200): the time has no dash, so the kind is all before it
+    names = (path.name for path in folder.glob(f"{kind}-*.json"))
+    return max((name for name in names if name.rpartition("-")[0] == kind), default=None)
+
+
 def circumstances() -> dict[str, Any]:
     """Commit, machine, toolkit and every GPU with its clocks, power and throttling; null where it cannot be known."""
     return {
@@ -101,9 +108,7 @@ def gpu_state() -> list[dict[str, str | None]] | None:
     count = max((len(values) for values in columns.values()), default=0)
     if count == 0:
         return None
-    return [
-        {field: values[i] if i < len(values) else None for field, values in columns.items()} for i in range(count)
-    ]
+    return [{field: values[i] if i < len(values) else None for field, values in columns.items()} for i in range(count)]
 
 
 def _ask(smi: str, fields: str) -> list[str]:

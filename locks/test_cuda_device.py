@@ -1,5 +1,6 @@
 """Locks of the CUDA device: memory, launches, errors, graphs. What needs no GPU is held without one."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from harness.cuda.memory import GUARD, GUARD_BYTE, check_guard, footprint, guard
 from harness.cuda.report import Report
 from harness.device import Device, DeviceError, Memory, NotRun, OutOfBounds
 from harness.sources import KERNELS
+from harness.workers import BUDGET, CALLER, SHARERS, VISIBLE
 from kernels.entry import ALL_ARCHS, Geometry, instance
 from locks.device_probes import RANK, REVERSE, SPIN, STRAY, TICK
 
@@ -198,7 +200,7 @@ class TestMemory:
 
     def test_the_budget_of_a_worker_is_kept(self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
         """A buffer that exceeds the worker's budget is refused with the budget's size."""
-        monkeypatch.setattr(gpu, "_budget", 1 << 20)
+        monkeypatch.setattr(gpu, "budget", 1 << 20)
         with pytest.raises(DeviceError, match="exceeds this worker's budget of 1048576"):
             gpu.alloc("big", 2 << 20)
 
@@ -316,6 +318,51 @@ class TestGraphs:
 
 
 @pytest.mark.gpu
+class TestWorkers:
+    """A GPU among the workers of a run (handed case 40)."""
+
+    @pytest.mark.parametrize("worker", [0, 3])
+    def test_a_worker_runs_on_the_gpu_that_it_chose(self, gpu: CudaDevice, worker: int) -> None:
+        """A worker whose caller names one GPU by UUID opens that GPU, whatever the worker's number."""
+        script = (
+            "from harness.workers import pin_worker\n"
+            "pin_worker()\n"
+            "from harness.cuda import CudaDevice\n"
+            "print(CudaDevice().uuid)\n"
+        )
+        environ = {k: v for k, v in os.environ.items() if k not in (CALLER, SHARERS)}
+        environ |= {VISIBLE: f"GPU-{gpu.uuid}", "PYTEST_XDIST_WORKER": f"gw{worker}", "PYTEST_XDIST_WORKER_COUNT": "4"}
+
+        assert run_python(script, environ).strip() == gpu.uuid  # red: the worker's number as the physical id
+
+    @pytest.mark.usefixtures("gpu")
+    def test_budgets_of_sharers_fit_the_card(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Eight workers on one GPU may together hold less than its memory."""
+        monkeypatch.setenv(SHARERS, "8")
+        monkeypatch.delenv(BUDGET, raising=False)
+        shared = CudaDevice()
+
+        assert shared.budget is not None
+        assert 0 < 8 * shared.budget < shared.properties.memory
+
+    @pytest.mark.usefixtures("gpu")
+    def test_two_gpus_work_side_by_side(self) -> None:
+        """Launches that alternate between two GPUs leave on each what its own launches leave."""
+        if len(list_gpus().found) < 2:
+            pytest.skip("not run: needs two GPUs that this process sees")
+        both = [CudaDevice(0), CudaDevice(1)]
+        counters = [d.alloc("counter", 4) for d in both]
+        for d, counter in zip(both, counters, strict=True):
+            d.write(counter, np.array([5], np.uint32))
+        for add in (1, 7, 100):
+            for d, counter in zip(both, counters, strict=True):
+                d.launch(d.build(instance(TICK)), ONE, [counter, add])
+        left = [int(d.read(c).view(np.uint32)[0]) for d, c in zip(both, counters, strict=True)]
+
+        assert left == [((5 * 3 + 1) * 3 + 7) * 3 + 100] * 2
+
+
+@pytest.mark.gpu
 @pytest.mark.nightly
 class TestLargeMemory:
     """Offsets wider than 32 bits."""
@@ -332,10 +379,11 @@ class TestLargeMemory:
         assert (near == 0xFF).all()
 
 
-def run_python(script: str) -> str:
+def run_python(script: str, environ: dict[str, str] | None = None) -> str:
     """Run a script at the root of the checkout; its output."""
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=KERNELS.parent, timeout=120, check=False
-    )
+        [sys.executable, "-c", script],
+        env=environ, capture_output=True, text=True, cwd=KERNELS.parent, timeout=120, check=False,
+    )  # fmt: skip  # one argument list
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -12,9 +12,10 @@ import pytest
 from harness.cli import doctor
 from harness.cuda import compiler, headers
 from harness.cuda.compile import compile_file
+from harness.cuda.gpus import Gpu, Gpus
 from harness.cuda.report import Report, parse_reports
 from harness.device import BuildError, NotRun
-from harness.record import record
+from harness.record import newest_record, record
 from harness.sources import KERNELS, closure
 from oracle.errors import LanelockError
 
@@ -175,6 +176,22 @@ class TestDoctor:
         assert "nvidia-cuda-runtime are of CUDA 12.8" in findings["headers"].says
         assert {"Python", "host device", "NVRTC", "GPU"} <= set(findings)
 
+    def test_an_old_driver_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A driver of an older CUDA generation than the compiler is stale, with both versions and the remedy."""
+        gpu = Gpu(0, "A GPU", "", (9, 0), 132, 232448, 1 << 37)
+        monkeypatch.setattr(doctor, "list_gpus", lambda: Gpus((gpu,), (12, 4), ""))
+        found = {f.part: f for f in doctor.graphics()}
+
+        assert found["GPU"].says == "cuda:0 A GPU, sm_90a, 128 GiB"
+        assert found["driver"].state == doctor.STALE
+        assert found["driver"].says.startswith("the driver is of CUDA 12.4 and cannot load what NVRTC ")
+
+    def test_no_gpu_is_absent_with_its_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without a GPU the finding is absent, not an error, and gives the reason."""
+        monkeypatch.setattr(doctor, "list_gpus", lambda: Gpus((), None, "no NVIDIA driver on this machine"))
+
+        assert doctor.graphics() == (doctor.Finding("GPU", doctor.ABSENT, "no NVIDIA driver on this machine"),)
+
     @pytest.mark.parametrize(("state", "code"), [(doctor.OK, 0), (doctor.ABSENT, 0), (doctor.BROKEN, 1)])
     def test_the_exit_code_says_whether_the_host_works(
         self, state: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -199,6 +216,14 @@ class TestRecord:
         assert content["figures"] == {"milliseconds": 1.5}
         assert {"kind", "date", "commit", "dirty", "toolkit", "gpus", "cpu", "python"} <= set(content)
         assert [p.name for p in tmp_path.iterdir()] == [path.name]  # no temporary file stays
+
+    def test_the_newest_record_of_a_kind_is_found(self, tmp_path: Path) -> None:
+        """Of several records of a kind the one with the latest time is named; another kind's name may start alike."""
+        for name in ("a-20260101T000000Z", "a-20261130T020000Z", "a-b-20270101T000000Z"):
+            (tmp_path / f"{name}.json").touch()
+
+        assert newest_record("a", tmp_path) == "a-20261130T020000Z.json"
+        assert newest_record("c", tmp_path) is None
 
     @pytest.mark.parametrize("figure", [float("nan"), object()])
     def test_a_figure_that_is_no_json_is_refused(self, figure: object, tmp_path: Path) -> None:

@@ -148,6 +148,29 @@ class TestBudget:
             memory_budget({BUDGET: "8GB"})
 
 
+class TestExclusive:
+    """A GPU that one process holds alone."""
+
+    def test_holders_of_one_gpu_come_one_after_another(self, tmp_path: Path) -> None:
+        """Of three processes that want the same GPU alone, no two hold it at the same time."""
+        script = (
+            "import pathlib, sys, time\n"
+            "from harness.workers import exclusive\n"
+            "log = pathlib.Path(sys.argv[1])\n"
+            "with exclusive('GPU-1'), log.open('a') as file:\n"
+            "    file.write('in ')\n"
+            "    file.flush()\n"
+            "    time.sleep(0.1)\n"
+            "    file.write('out ')\n"
+        )
+        command = [sys.executable, "-c", script, str(tmp_path / "log")]
+        environ = os.environ | {"LANELOCK_CACHE": str(tmp_path / "cache")}
+        for process in [subprocess.Popen(command, cwd=KERNELS.parent, env=environ) for _ in range(3)]:
+            assert process.wait(60) == 0
+
+        assert (tmp_path / "log").read_text().split() == ["in", "out"] * 3
+
+
 class TestCache:
     """One compile cache for all workers."""
 
@@ -164,9 +187,7 @@ class TestCache:
             "print(cached('ab12', produce, root).read_text())\n"
         )
         command = [sys.executable, "-c", script, str(tmp_path)]
-        started = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=KERNELS.parent) for _ in range(4)
-        ]
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=KERNELS.parent) for _ in range(4)]
         answers = [p.communicate(timeout=60)[0].strip() for p in started]
 
         assert answers == ["whole"] * 4

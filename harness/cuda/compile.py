@@ -47,9 +47,7 @@ def compile_instances(instances: Sequence[Instance], arch: str) -> Compiled:
     return compile_file(KERNELS / sources.pop(), [inst.expression for inst in instances], arch)
 
 
-def compile_file(
-    source: Path, expressions: Sequence[str], arch: str, options: Sequence[str] = ()
-) -> Compiled:
+def compile_file(source: Path, expressions: Sequence[str], arch: str, options: Sequence[str] = ()) -> Compiled:
     """Compile a source file, or take it from the cache.
 
     The key is the text of the source and of every header of ours below it, the flags, the architecture, the names

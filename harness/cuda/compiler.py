@@ -62,9 +62,7 @@ def require_arch(arch: str) -> None:
         raise NotRun(f"{version_text()} does not compile for {arch}; it knows {have}")
 
 
-def compile_source(
-    text: str, name: str, expressions: Sequence[str], arch: str, options: Sequence[str] = ()
-) -> Output:
+def compile_source(text: str, name: str, expressions: Sequence[str], arch: str, options: Sequence[str] = ()) -> Output:
     """Compile CUDA C++ for a real architecture: machine code, its PTX, the log, and the lowered names.
 
     name is what error messages call the source. Raises BuildError with the compiler's first error, and NotRun for
