@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -64,7 +65,8 @@ def newest_record(kind: str, folder: Path = RECORDS) -> str | None:
 def circumstances() -> dict[str, Any]:
     """Commit, machine, toolkit and every GPU with its clocks, power and throttling; null where it cannot be known."""
     return {
-        "commit": _git("rev-parse", "HEAD"),
+        # a copy of the checkout on a test machine has no .git: who copied it says the commit
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("LANELOCK_COMMIT"),
         "dirty": None if (changes := _git("status", "--porcelain")) is None else bool(changes),
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -65,8 +67,10 @@ def share(worker: int, workers: int, visible: str | None, count: int) -> Share:
 
 
 def pin_worker(environ: MutableMapping[str, str] = os.environ, count: int | None = None) -> Share | None:
-    """Narrow this worker's environment to its GPU; None outside pytest-xdist, where the caller's list stands.
+    """Narrow this worker's environment to its GPU.
 
+    Returns None and changes nothing outside pytest-xdist, and where the caller gave no list and the machine's GPUs
+    cannot be counted: to hide them all would turn every GPU lock into a silent 'not run'.
     Raises DeviceError when the choice would change after CUDA may have started in this process.
     """
     name = environ.get("PYTEST_XDIST_WORKER", "")
@@ -76,6 +80,8 @@ def pin_worker(environ: MutableMapping[str, str] = os.environ, count: int | None
     caller = environ.setdefault(CALLER, environ.get(VISIBLE, _UNSET))
     workers = int(environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     machine = gpu_count() if count is None else count
+    if caller == _UNSET and machine == 0:
+        return None
     chosen = share(int(match[1]), workers, None if caller == _UNSET else caller, machine)
     if environ.get(VISIBLE) != chosen.visible:
         started = [m for m in _STARTERS if m in sys.modules] if environ is os.environ else []
@@ -87,11 +93,19 @@ def pin_worker(environ: MutableMapping[str, str] = os.environ, count: int | None
 
 
 def gpu_count() -> int:
-    """GPUs of the machine, counted without starting CUDA: the driver's device files."""
+    """GPUs of the machine, counted without starting CUDA: the driver's files, else what nvidia-smi lists."""
     folder = Path("/proc/driver/nvidia/gpus")
     if folder.is_dir() and (known := len(list(folder.iterdir()))):
         return known
-    return len([p for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)])
+    files = len([p for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)])
+    smi = shutil.which("nvidia-smi")
+    if files or smi is None:
+        return files
+    try:
+        listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
 
 
 def memory_budget(environ: MutableMapping[str, str] = os.environ) -> int | None:

@@ -90,6 +90,13 @@ class TestPinning:
         assert pin_worker(environ, 8) is None
         assert environ == {VISIBLE: "2,3"}
 
+    def test_uncounted_gpus_are_not_hidden(self) -> None:
+        """With no list of the caller's and no count of the machine's GPUs the environment stays as it is."""
+        environ = {"PYTEST_XDIST_WORKER": "gw3", "PYTEST_XDIST_WORKER_COUNT": "4"}
+
+        assert pin_worker(environ, 0) is None
+        assert VISIBLE not in environ  # red: an empty list, which hides the GPU that CUDA would have found
+
     @pytest.mark.parametrize("visible", [None, "1", "2,3", "", UUIDS])
     def test_the_choice_is_made_before_cuda_is_imported(self, visible: str | None) -> None:
         """In a fresh worker process the list is narrowed while no module that starts CUDA is loaded."""
