@@ -57,7 +57,7 @@ SPECIAL: tuple[Room, ...] = (
         "model blocks state mtp decode lane projection model_weights config",
         "config lane projection model reference mtp decode state",
     ),
-    _oracle("weights", "weights/*", "weights* gguf* safetensors* import* hf*"),
+    _oracle("weights", "weights/*", "weights* mapping_faults"),
 )
 
 #: Folders whose files form stem rooms.
