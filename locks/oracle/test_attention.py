@@ -13,13 +13,15 @@ RNG = np.random.default_rng(41)
 
 
 def problem(length: int, start: int, extra: int = 0):
-    """q of 6 heads and k, v of 2 heads of 8, two sequences."""
+    """Queries of 6 heads keys and values of 2 heads of 8, two sequences."""
     q = RNG.standard_normal((2, length, 6, 8))
     k, v = RNG.standard_normal((2, 2, start + length + extra, 2, 8))
     return q, k, v
 
 
 class TestValues:
+    """Softmax of scaled scores times values."""
+
     def test_it_agrees_with_mpmath(self, share: Callable[[str, float, float], float]) -> None:
         """Every head is softmax(q k / sqrt(D)) v of its own kv head over the positions it may see."""
         q, k, v = problem(5, 3)
@@ -57,6 +59,8 @@ class TestValues:
 
 
 class TestCausality:
+    """What a query sees and what it never reads."""
+
     def test_chunks_equal_one_token_at_a_time(self) -> None:
         """A chunk longer than the block of queries equals single tokens to rounding."""
         length = ROWS + 9
@@ -89,6 +93,8 @@ class TestCausality:
 
 
 class TestRefusals:
+    """Shapes that do not fit."""
+
     @pytest.mark.parametrize(("heads", "rows"), [(5, 4), (6, 3)])
     def test_heads_or_rows_that_do_not_fit(self, heads: int, rows: int) -> None:
         """Five query heads have no two kv heads, and four positions need four rows."""

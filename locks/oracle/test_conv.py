@@ -16,6 +16,8 @@ def start(channels: int, batch: int = 1) -> np.ndarray:
 
 
 class TestConvolution:
+    """Four taps and a ring."""
+
     def test_the_last_tap_is_the_current_token(self) -> None:
         """With taps 1000, 100, 10, 1 the tokens 1..5 read 1, 12, 123, 1234, 2345: oldest first, zeros before."""
         y, ring = causal_conv(np.arange(1.0, 6).reshape(1, 5, 1), start(1), W)
@@ -54,6 +56,8 @@ class TestConvolution:
 
 
 class TestWhole:
+    """Convolution, SiLU and unit norm as one room."""
+
     def test_silu_then_unit_norm_of_query_and_key_heads_alone(self) -> None:
         """Q and K heads are normed after SiLU, each on its own; V is SiLU of the convolution; the ring stays raw."""
         k_heads, dim = 2, 4

@@ -57,6 +57,8 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 class TestHandedValues:
+    """Small inputs with known right values, by every form of the rule."""
+
     @pytest.mark.parametrize(("v", "beta", "want"), [(1, 1.0, 1.0), (0, 1.0, 0.0), (1, 0.5, 0.75)])
     def test_the_error_is_taken_from_the_decayed_state(self, rule, v: float, beta: float, want: float) -> None:
         """S0 = 1, alpha = 0.5: output and state are 1, 0 and 0.75 (handed case 01)."""
@@ -67,7 +69,7 @@ class TestHandedValues:
 
     @pytest.mark.parametrize("reset", RESETS)
     def test_a_vanished_decay_is_a_clean_reset(self, rule, reset: float) -> None:
-        """g = 0, 0, reset, 0 gives 0.5, 1.25, 1.5, 2.75 (handed case 03)."""
+        """Log decays 0, 0, reset, 0 give 0.5, 1.25, 1.5, 2.75 (handed case 03)."""
         assert scalars([1, 2, 3, 4], [0, 0, reset, 0], 0.5, 0, rule) == ([0.5, 1.25, 1.5, 2.75], 2.75)
 
     @pytest.mark.parametrize("reset", RESETS)
@@ -91,14 +93,14 @@ class TestHandedValues:
         assert np.abs(s / want - 1).max() < 1e-8
 
     def test_a_state_with_nothing_to_learn_is_kept(self, rule) -> None:
-        """k = 0 and alpha = 1 leave S0 = 1 bit for bit (handed case 06)."""
+        """Keys of 0 and alpha = 1 leave S0 = 1 bit for bit (handed case 06)."""
         zero = np.zeros((1, 5, 1, 2))
         _, s = rule(zero, zero, zero, np.zeros((1, 5, 1)), np.ones((1, 5, 1)), np.ones((1, 1, 2, 2)))
 
         assert (s == 1).all()
 
     def test_beta_is_used_as_it_is(self, rule) -> None:
-        """beta = sigmoid(0.5) writes 0.62245933 (handed case 10)."""
+        """A beta of sigmoid(0.5) writes 0.62245933 (handed case 10)."""
         _, s = scalars([1], [0], 1 / (1 + np.exp(-0.5)), 0, rule)
 
         assert abs(s - 0.62245933120185) < 1e-13
@@ -109,6 +111,8 @@ class TestHandedValues:
 
 
 class TestStep:
+    """One token."""
+
     def test_one_step_agrees_with_mpmath(self, share: Share) -> None:
         """Output and state are within (K + 6) roundings of the sums of absolute products, on rectangular states."""
         kw, vw = 12, 5
@@ -129,7 +133,7 @@ class TestStep:
         assert share("step", off, (kw + 6) * U * size) <= 1
 
     def test_the_output_is_scaled_by_the_key_width(self) -> None:
-        """k = q of four ones, v = 2, beta = 1: S k = 8 and o = 8/sqrt(4) = 4."""
+        """Key and query of four ones, v = 2, beta = 1: S k = 8 and o = 8/sqrt(4) = 4."""
         ones = np.ones((1, 1, 4))
         o, s = step(ones, ones, np.full((1, 1, 1), 2.0), np.zeros((1, 1)), np.ones((1, 1)), np.zeros((1, 1, 1, 4)))
 
@@ -138,6 +142,8 @@ class TestStep:
 
 
 class TestChunks:
+    """Chunks against the sequence."""
+
     @pytest.mark.parametrize("kind", ["random", "zero", "reset", "huge", "vanishing", "slow"])
     @pytest.mark.parametrize("length", [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
     def test_chunks_equal_the_sequence(self, kind: str, length: int, share: Share) -> None:
@@ -202,6 +208,8 @@ class TestChunks:
 
 
 class TestDecays:
+    """The decay between any two tokens of a chunk."""
+
     def test_they_are_products_of_the_decays_between(self) -> None:
         """Row t, column j is exp of the sum of g over j+1..t: 1 on the diagonal, 0 above it."""
         d = decays(np.log([0.5, 0.25, 0.5]))

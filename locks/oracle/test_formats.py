@@ -1,5 +1,7 @@
 """Q8_0, Q4, A8 and A15 against exact rational arithmetic and the handed cases."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -49,6 +51,8 @@ def block_of(amax: float) -> np.ndarray:
 
 
 class TestQ8:
+    """Eight-bit weights."""
+
     def test_codes_follow_the_rule_in_exact_arithmetic(self) -> None:
         """Each code is half-away of x times the unrounded float32 reciprocal, each operation rounded to float32."""
         x = np.random.default_rng(1).standard_normal((16, 32)).astype(F32)
@@ -121,13 +125,18 @@ class TestQ8:
 
 
 class TestRoundHalfAway:
-    @pytest.mark.parametrize(("x", "want"), [(0.49999997, 0), (0.5, 1), (-0.5, -1), (2.5, 3), (-126.5, -127), (8388609, 8388609)])
+    """The rounding of the published rule."""
+
+    @pytest.mark.parametrize(("x", "want"), [
+        (0.49999997, 0), (0.5, 1), (-0.5, -1), (2.5, 3), (-126.5, -127), (8388609, 8388609)])
     def test_only_halves_and_more_move_away(self, x: float, want: float) -> None:
         """The largest float32 below a half rounds to 0, and integers stay."""
         assert round_half_away(np.array([x], F32))[0] == want
 
 
 class TestQ4:
+    """Four-bit weights."""
+
     def test_a_block_that_fits_is_kept(self) -> None:
         """Codes in -8..7 and their scale pass unchanged, -8 included."""
         q = Q8_0(np.array([[-8, 7] + [3] * 30], np.int8), np.array([[0.1]], np.float16))
@@ -196,57 +205,71 @@ class TestQ4:
         assert (np.abs(q4_decode(q4) - q8_0_decode(q)) <= half_step * (1 + 14 * 2.0**-11)).all()
 
 
-@pytest.mark.parametrize(("encode", "decode", "top"), [(a8_encode, a8_decode, 127), (a15_encode, a15_decode, 16256)])
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An activation format and its largest code."""
+
+    encode: Callable[[np.ndarray], A8 | A15]
+    decode: Callable[[object], np.ndarray]
+    top: int
+
+
+@pytest.mark.parametrize(
+    "form", [Form(a8_encode, a8_decode, 127), Form(a15_encode, a15_decode, 16256)], ids=["a8", "a15"])
 class TestActivations:
-    def test_codes_follow_the_rule_in_exact_arithmetic(self, encode, decode, top) -> None:
+    """What A8 and A15 have in common."""
+
+    def test_codes_follow_the_rule_in_exact_arithmetic(self, form: Form) -> None:
         """Scale is amax/top and code rint(x/s), each rounded once to float32, ties of the code to even."""
         x = np.random.default_rng(3).standard_normal((8, 32)).astype(F32)
         want_codes, want_scales = [], []
         for row in x:
-            s = single(Fraction(float(np.abs(row).max())) / top)
+            s = single(Fraction(float(np.abs(row).max())) / form.top)
             want_scales.append(float(s))
             want_codes.append([round(single(Fraction(float(v)) / s)) for v in row])
-        got = encode(x)
+        got = form.encode(x)
 
         assert got.codes.tolist() == want_codes
         assert got.scales[:, 0].tolist() == want_scales
 
-    def test_the_scale_has_a_floor_that_keeps_zero_zero(self, encode, decode, top) -> None:
+    def test_the_scale_has_a_floor_that_keeps_zero_zero(self, form: Form) -> None:
         """A zero block has scale 2**-126, and so has one whose quotient would be subnormal; small blocks have none."""
         x = np.zeros((3, 32), F32)
         x[1, 0], x[2, 0] = 2.0**-126, 1e-30
-        got = encode(x)
+        got = form.encode(x)
 
         assert got.scales[:2, 0].tolist() == [2.0**-126, 2.0**-126]
         assert got.codes[:2, 0].tolist() == [0, 1]
-        assert got.codes[2, 0] == top
+        assert got.codes[2, 0] == form.top
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
-    def test_a_block_that_is_not_finite_is_nan_and_its_neighbours_are_not(self, encode, decode, top, bad) -> None:
+    def test_a_block_that_is_not_finite_is_nan_and_its_neighbours_are_not(self, form: Form, bad: float) -> None:
         """Codes 0 and scale NaN for that block alone: a fault is not quantised away."""
         x = np.ones((2, 64))
         x[1, 40] = bad
-        got = encode(x)
+        got = form.encode(x)
 
         assert np.isnan(got.scales).tolist() == [[False, False], [False, True]]
         assert not got.codes[1, 32:].any()
-        assert np.isnan(decode(got)[1, 32:]).all()
+        assert np.isnan(form.decode(got)[1, 32:]).all()
 
-    def test_blocks_are_contiguous_and_scaled_apart(self, encode, decode, top) -> None:
+    def test_blocks_are_contiguous_and_scaled_apart(self, form: Form) -> None:
         """Each 32 neighbours share a scale: powers of two across blocks come back exactly."""
-        x = np.repeat(2.0 ** np.arange(12).reshape(2, 2, 3), 32, axis=2) * (1 if top == 127 else 1)
-        got = encode(x * top)
+        x = np.repeat(2.0 ** np.arange(12).reshape(2, 2, 3), 32, axis=2)
+        got = form.encode(x * form.top)
 
-        assert (decode(got) == x * top).all()
+        assert (form.decode(got) == x * form.top).all()
         assert got.scales.shape == (2, 2, 3)
 
-    def test_a_row_that_is_not_whole_blocks_is_refused(self, encode, decode, top) -> None:
+    def test_a_row_that_is_not_whole_blocks_is_refused(self, form: Form) -> None:
         """A width of 33 is refused."""
         with pytest.raises(LanelockError, match="33"):
-            encode(np.ones((2, 33)))
+            form.encode(np.ones((2, 33)))
 
 
 class TestA8:
+    """Eight-bit activations."""
+
     def test_ties_go_to_even(self) -> None:
         """Halves round to even (handed case 24)."""
         assert a8_encode(TIES).codes[:8].tolist() == [127, 0, 2, 2, 0, -2, -2, 64]
@@ -267,6 +290,8 @@ class TestA8:
 
 
 class TestA15:
+    """Fifteen-bit activations and their two words."""
+
     def test_words_join_to_every_code(self) -> None:
         """All 32513 codes split into hi in -127..127 and lo in -64..63 with 128*hi + lo the code."""
         codes = np.arange(-16256, 16257).astype(np.int16)

@@ -26,6 +26,8 @@ CASES = {
 
 
 class TestValues:
+    """Accuracy where results are normal."""
+
     @pytest.mark.parametrize("name", CASES)
     def test_it_agrees_with_mpmath(self, name: str, share: Callable[[str, float, float], float]) -> None:
         """The function is within its stated number of ulp wherever the result is normal."""
@@ -35,6 +37,8 @@ class TestValues:
 
 
 class TestEnds:
+    """Limits, NaN, and small results."""
+
     @pytest.mark.parametrize(("function", "x", "want"), [
         (exp, 0.0, 1.0), (exp, -0.0, 1.0), (exp, -np.inf, 0.0), (exp, np.inf, np.inf), (exp, 1e4, np.inf),
         (log1p, 0.0, 0.0), (log1p, 1e-300, 1e-300), (log1p, np.inf, np.inf), (log1p, -1e-20, -1e-20),

@@ -18,6 +18,8 @@ def row(**entries: float) -> np.ndarray:
 
 
 class TestPick:
+    """The token of a row of logits."""
+
     @pytest.mark.parametrize(("logits", "want"), [
         (row(at5=2.0, at248319=2.0), 5), (row(at248319=2.0), 248319), (row(at0=0.0, at7=-0.0), 0),
         (row(at3=-0.0, at7=0.0), 3), (row(at9=np.inf, at11=np.inf), 9), (np.full((1, V), -2e30), 0),

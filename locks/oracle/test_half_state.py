@@ -57,6 +57,8 @@ def bound(store: str) -> float:
 
 
 class TestCurve:
+    """The error of a half-width state, token by token."""
+
     @pytest.mark.parametrize("store", U)
     def test_it_stays_within_its_bound(self, store: str, curves, share: Share) -> None:
         """The error at every mark is within the derived bound."""

@@ -23,7 +23,7 @@ from oracle.formats import (
     q4_from_q8_0,
     q8_0_decode,
 )
-from oracle.lane import EXACT, LANES, Lane, parse, weight_values
+from oracle.lane import EXACT, Lane, parse, weight_values
 from oracle.model import forward
 from oracle.mtp import mtp_forward
 from oracle.projection import projection
@@ -56,8 +56,10 @@ class TestNames:
 
     @pytest.mark.parametrize(("name", "lane"), [
         ("f64", EXACT), ("a15", Lane("a15", "a15")), ("a8+s16", Lane("a8+s16", "a8", state="f16")),
-        ("q4+s16+kv16", Lane("q4+s16+kv16", "a8", "q4", "f16", "f16")), ("fp8b2", Lane("fp8b2", "e4m3_blocks", "e4m3_pair")),
-        ("fp8c+delta", Lane("fp8c+delta", "e4m3_rows", "e4m3_rows")), ("fp8b", Lane("fp8b", "e4m3_blocks", "e4m3_blocks"))])
+        ("q4+s16+kv16", Lane("q4+s16+kv16", "a8", "q4", "f16", "f16")),
+        ("fp8b2", Lane("fp8b2", "e4m3_blocks", "e4m3_pair")),
+        ("fp8c+delta", Lane("fp8c+delta", "e4m3_rows", "e4m3_rows")),
+        ("fp8b", Lane("fp8b", "e4m3_blocks", "e4m3_blocks"))])
     def test_a_name_says_its_formats(self, name: str, lane: Lane) -> None:
         """The base gives activations and weights, +s16 and +kv16 the state and the cache."""
         assert parse(name) == lane
@@ -83,12 +85,13 @@ class TestActivations:
 
     @pytest.mark.parametrize("lane", ["a8", "fp8c"])
     def test_the_small_projection_reads_floats(self, lane: str) -> None:
-        """b and a come from the norm before it is quantised."""
+        """The inputs b and a come from the norm before it is quantised."""
         b = buffers(lane)
 
         assert rel_l2(b["layer0.ba"], projection(b["layer0.norm1"], WEIGHTS.tensor("layers.0.ba"))) < 1e-13
 
-    @pytest.mark.parametrize(("lane", "head"), [("a8", "a8"), ("a15", "a15"), ("q4", "a8"), ("fp8c", "a8"), ("fp8b2", "a8")])
+    @pytest.mark.parametrize(("lane", "head"), [
+        ("a8", "a8"), ("a15", "a15"), ("q4", "a8"), ("fp8c", "a8"), ("fp8b2", "a8")])
     def test_head_and_draft_entry_stay_q8_0(self, lane: str, head: str) -> None:
         """Their weights are never converted, and their activations are integers in every lane."""
         b = buffers(lane)
@@ -114,8 +117,13 @@ class TestWeights:
         w = WEIGHTS.tensor("layers.0.qkvz")
         assert isinstance(w, Q8_0)
         x = q8_0_decode(w)
-        want = {"q8_0": x, "q4": q4_decode(q4_from_q8_0(w)), "e4m3_rows": e4m3_rows_decode(e4m3_rows_encode(x)),
-                "e4m3_blocks": e4m3_blocks_decode(e4m3_blocks_encode(x)), "e4m3_pair": e4m3_pair_decode(e4m3_pair_encode(x))}
+        want = {
+            "q8_0": x,
+            "q4": q4_decode(q4_from_q8_0(w)),
+            "e4m3_rows": e4m3_rows_decode(e4m3_rows_encode(x)),
+            "e4m3_blocks": e4m3_blocks_decode(e4m3_blocks_encode(x)),
+            "e4m3_pair": e4m3_pair_decode(e4m3_pair_encode(x)),
+        }
 
         assert all((weight_values(w, name) == values).all() for name, values in want.items())
 

@@ -12,7 +12,7 @@ import pytest
 from locks.oracle.exact import rel_l2
 from locks.oracle.reference import BOUND, draft_logits, held, prompt_logits, recorded, variant
 from oracle import attention as attention_room
-from oracle import blocks, conv, delta_rule, mtp, rope
+from oracle import blocks, conv, delta_rule, mtp, qk_norm_rope, rope
 from oracle.functions import sigmoid, silu
 from oracle.model_weights import HeldWeights
 from oracle.rms_norm import rms_norm
@@ -76,7 +76,8 @@ WRONG_TENSORS = {
     "GDN norm + 1": lambda: changed(GDN, "Gn", lambda x: x + 1),
     "input norm without + 1": lambda: changed(list(range(C.layers)), "an", lambda x: x - 1),
     "FFN norm without + 1": lambda: changed(list(range(C.layers)), "fn", lambda x: x - 1),
-    "norms swapped": lambda: variant({f"layers.0.{a}": held().tensor(f"layers.0.{b}") for a, b in ("an fn".split(), ["fn", "an"])}),
+    "norms swapped": lambda: variant({
+        "layers.0.an": held().tensor("layers.0.fn"), "layers.0.fn": held().tensor("layers.0.an")}),
     "q norm without + 1": lambda: changed(ATTENTION, "Qn", lambda x: x - 1),
     "k norm without + 1": lambda: changed(ATTENTION, "Kn", lambda x: x - 1),
     "final norm without + 1": lambda: top("on", lambda x: x - 1),
@@ -94,7 +95,8 @@ WRONG_TENSORS = {
 
 WRONG_DRAFTS = {
     "hidden half first": lambda: top("mtp.ehproj", lambda x: np.roll(x, C.d, axis=1)),
-    "entry norms swapped": lambda: variant({"mtp.enorm": held().tensor("mtp.hnorm"), "mtp.hnorm": held().tensor("mtp.enorm")}),
+    "entry norms swapped": lambda: variant({
+        "mtp.enorm": held().tensor("mtp.hnorm"), "mtp.hnorm": held().tensor("mtp.enorm")}),
     "embedding norm without + 1": lambda: top("mtp.enorm", lambda x: x - 1),
     "hidden norm without + 1": lambda: top("mtp.hnorm", lambda x: x - 1),
     "own final norm without + 1": lambda: top("mtp.shnorm", lambda x: x - 1),
@@ -195,10 +197,10 @@ WRONG_FORMULAS = {
     "gate before norm": replaced(blocks, "gated_norm", lambda o, z, w, eps: rms_norm(o * silu(z), w, eps)),
     "GDN gate a sigmoid": replaced(blocks, "gated_norm", lambda o, z, w, eps: rms_norm(o, w, eps) * sigmoid(z)),
     "attention gate a silu": replaced(blocks, "gate_mul", lambda x, gate: x * silu(gate)),
-    "no attention gate": replaced(blocks, "gate_mul", lambda x, gate: x),
-    "pairs side by side": replaced(_QK := __import__("oracle.qk_norm_rope", fromlist=["rope"]), "rope", adjacent_pairs),
-    "partner half a head away": replaced(_QK, "rope", far_partner),
-    "angles turned back": replaced(_QK, "rope", lambda x, c, s: RIGHT_ROPE(x, c, -s)),
+    "no attention gate": replaced(blocks, "gate_mul", lambda x, _: x),
+    "pairs side by side": replaced(qk_norm_rope, "rope", adjacent_pairs),
+    "partner half a head away": replaced(qk_norm_rope, "rope", far_partner),
+    "angles turned back": replaced(qk_norm_rope, "rope", lambda x, c, s: RIGHT_ROPE(x, c, -s)),
     "exponent over the head": replaced(blocks, "table", lambda p, dim, t: tuple(
         x[..., : dim // 2] for x in RIGHT_TABLE(p, C.head_dim, t))),
     "up through silu": replaced(blocks, "swiglu", lambda gu: gu[..., : C.ffn] * silu(gu[..., C.ffn :])),

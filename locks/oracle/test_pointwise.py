@@ -43,6 +43,8 @@ def sig(x: mpmath.mpf) -> mpmath.mpf:
 
 
 class TestRmsNorm:
+    """Root-mean-square norm."""
+
     def test_it_agrees_with_mpmath(self, share: Share) -> None:
         """Rows of any size are within (D + 6) roundings, also where epsilon decides the result."""
         d = 96
@@ -61,6 +63,8 @@ class TestRmsNorm:
 
 
 class TestL2Norm:
+    """Unit norm of query and key heads."""
+
     @pytest.mark.parametrize(("entry", "want"), [(1e-4, 0.0662266179), (1e-5, 0.00993660792), (0.0, 0.0)])
     def test_epsilon_adds_to_the_sum_inside_the_root(self, entry: float, want: float) -> None:
         """128 equal entries give the handed values, and zeros stay zero (handed case 08)."""
@@ -83,6 +87,8 @@ class TestL2Norm:
 
 
 class TestGatedNorm:
+    """Norm and gate of the delta rule's output."""
+
     def test_norm_comes_first_and_the_gate_is_silu(self) -> None:
         """(3, 4) gated by (1, -1) is (0.62032375, -0.30427247) (handed case 12b)."""
         y = gated_norm(np.array([[3.0, 4.0]]), np.array([[1.0, -1.0]]), np.ones(2), 1e-6)
@@ -107,6 +113,8 @@ class TestGatedNorm:
 
 
 class TestSwiglu:
+    """The gated unit."""
+
     def test_gate_is_the_first_half(self, share: Share) -> None:
         """silu(first half) times second half, within 6 roundings."""
         gu = 4 * RNG.standard_normal((3, 24))
@@ -122,8 +130,10 @@ class TestSwiglu:
 
 
 class TestGateMul:
+    """Attention's output gate."""
+
     def test_the_gate_is_a_sigmoid(self, share: Share) -> None:
-        """x times sigmoid(gate), within 5 roundings."""
+        """The input times sigmoid(gate), within 5 roundings."""
         x, gate = RNG.standard_normal((3, 16)), 6 * RNG.standard_normal((3, 16))
         with mpmath.workdps(DIGITS):
             truth = [[a * sig(b) for a, b in zip(rx, rg, strict=True)]
@@ -138,8 +148,10 @@ class TestGateMul:
 
 
 class TestGates:
+    """Learning rate and decay."""
+
     def test_beta_and_decay_agree_with_mpmath(self, share: Share) -> None:
-        """b comes first; beta is its sigmoid and g = A * softplus(a + dt), within 6 ulp and the sum's rounding."""
+        """First comes b; beta is its sigmoid and g = A * softplus(a + dt), within 6 ulp and the sum's rounding."""
         heads = 6
         ba, dt = 8 * RNG.standard_normal((5, 2 * heads)), RNG.standard_normal(heads)
         a = -np.exp(RNG.standard_normal(heads))
@@ -175,14 +187,18 @@ class TestGates:
 
 
 class TestAdd:
+    """Residual add."""
+
     def test_it_is_the_sum_and_broadcasts_nothing(self) -> None:
-        """x + y of equal shapes; others are refused."""
+        """The sum of equal shapes; others are refused."""
         assert add(np.array([[1.0, 2.0]]), np.array([[0.5, -2.0]])).tolist() == [[1.5, 0.0]]
         with pytest.raises(ValueError, match="differ"):
             add(np.ones((2, 3)), np.ones((1, 3)))
 
 
 class TestEmbedding:
+    """Embedding rows."""
+
     def test_rows_are_dequantised(self) -> None:
         """Row n, block b is codes times scale [n, b], for tokens of any shape; floats pass as they are."""
         codes = RNG.integers(-127, 128, (5, 64)).astype(np.int8)
@@ -201,6 +217,8 @@ class TestEmbedding:
 
 
 class TestPositions:
+    """Positions of the rows of a chunk."""
+
     def test_rows_are_token_major(self) -> None:
         """Row t*B + b stands at start b plus t."""
         assert positions(np.array([10, 0, 5]), 2, 100).tolist() == [10, 0, 5, 11, 1, 6]
@@ -213,6 +231,8 @@ class TestPositions:
 
 
 class TestQuantize:
+    """Rounding of activations."""
+
     def test_each_format_is_its_encode_and_decode(self) -> None:
         """a8 is a8_decode of a8_encode, none is x itself, and finer formats lose less."""
         x = RNG.standard_normal((2, 3, 128))
@@ -224,5 +244,5 @@ class TestQuantize:
 
     def test_an_unknown_format_is_named(self) -> None:
         """A format that does not exist is refused with the list of those that do."""
-        with pytest.raises(LanelockError, match="'a7'.*a15"):
+        with pytest.raises(LanelockError, match=r"'a7'.*a15"):
             quantize(np.ones((1, 32)), "a7")

@@ -9,6 +9,8 @@ from oracle.projection import projection
 
 
 class TestProjection:
+    """Products of activations and weights."""
+
     def test_it_is_exact_on_integers(self) -> None:
         """Every row meets its own codes and scales: integer products come back exactly."""
         rng = np.random.default_rng(51)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from locks.oracle.exact import DIGITS, U
+from oracle.config import preset
 from oracle.qk_norm_rope import qk_norm_rope
 from oracle.rms_norm import rms_norm
-from oracle.config import preset
 from oracle.rope import frequencies, rope, rope_table, table
 
 THETA = 1e7
@@ -22,6 +22,8 @@ def angle(position: int, j: int, dim: int) -> mpmath.mpf:
 
 
 class TestTable:
+    """Cosines and sines."""
+
     @pytest.mark.parametrize("dim", [64, 8])
     def test_it_is_exact_at_every_position(self, dim: int, share: Callable[[str, float, float], float]) -> None:
         """Cosines and sines are within 1e-12 of the exact angle's up to 262143, and in truth within 4 roundings."""
@@ -60,7 +62,7 @@ class TestTable:
         assert (np.swapaxes(alone, 0, 1) == whole).all()
 
     def test_frequencies_are_double_doubles(self) -> None:
-        """hi + lo is the exact power to 2**-104, and hi alone its nearest float64."""
+        """The sum hi + lo is the exact power to 2**-104, and hi alone its nearest float64."""
         hi, lo = frequencies(64, THETA)
         with mpmath.workdps(DIGITS):
             exact = [angle(1, j, 64) for j in range(32)]
@@ -81,6 +83,8 @@ class TestTable:
 
 
 class TestRotation:
+    """Heads turned by them."""
+
     def one_hot(self, index: int, position: int) -> np.ndarray:
         """A head of 256 with a single 1, rotated as the 27B does."""
         cos, sin = table(np.array([[position]]), 64, THETA)

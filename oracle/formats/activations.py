@@ -96,5 +96,5 @@ def _encode(x: NDArray[Any], top: int) -> tuple[NDArray[np.float32], NDArray[np.
 
 def _decode(codes: NDArray[Any], scales: NDArray[np.float32]) -> NDArray[np.float64]:
     blocks = codes.reshape(*scales.shape, BLOCK)
-    values: NDArray[np.float64] = np.multiply(blocks, scales[..., None], dtype=np.float64)
+    values: NDArray[np.float64] = blocks * scales.astype(np.float64)[..., None]
     return values.reshape(codes.shape)

@@ -57,7 +57,8 @@ def q4_decode(q: Q4) -> NDArray[np.float64]:
     Source: the format's definition.
     """
     blocks = q.codes.reshape(*q.scales.shape, BLOCK)
-    return np.multiply(blocks, q.scales[..., None], dtype=np.float64).reshape(q.codes.shape)
+    values: NDArray[np.float64] = blocks * q.scales.astype(np.float64)[..., None]
+    return values.reshape(q.codes.shape)
 
 
 def q4_pack(codes: NDArray[np.int8]) -> NDArray[np.uint8]:

@@ -60,7 +60,8 @@ def q8_0_decode(q: Q8_0) -> NDArray[np.float64]:
     Source: the format's definition.
     """
     blocks = q.codes.reshape(*q.scales.shape, BLOCK)
-    return np.multiply(blocks, q.scales[..., None], dtype=np.float64).reshape(q.codes.shape)
+    values: NDArray[np.float64] = blocks * q.scales.astype(np.float64)[..., None]
+    return values.reshape(q.codes.shape)
 
 
 def round_half_away(x: NDArray[Any]) -> NDArray[Any]:
