@@ -157,7 +157,9 @@ def _fold(values: NDArray[Any], fold: Fold) -> NDArray[Any]:
     if fold is Fold.PLUS_ONE:
         return values.astype(np.float64) + 1.0
     if fold is Fold.NEGATIVE_EXP:
-        return -np.exp(values.astype(np.float64))
+        # an infinity is refused by the caller, by name.
+        with np.errstate(over="ignore"):
+            return -np.exp(values.astype(np.float64))
     return np.ascontiguousarray(values.reshape(values.shape[0], -1).T)
 
 

@@ -71,6 +71,8 @@ def open_gguf(path: str | Path) -> GgufFile:
     alignment = _alignment(path, metadata)
     raw = [_read_info(path, cursor) for _ in range(tensor_count)]
     data_start = round_up(cursor.at, alignment)
+    if data_start > content.size and tensor_count:
+        raise refusal(path, f"puts its data at byte {data_start} (alignment {alignment}) of a file of {content.size}")
     plain = {key: value for key, (_, value) in metadata.items()}
     return GgufFile(path, plain, _place(path, raw, data_start, alignment, content.size), data_start, content)
 

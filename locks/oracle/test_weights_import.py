@@ -1,0 +1,361 @@
+"""Locks: importers of Hugging Face and GGUF checkpoints map every tensor as specified, and name what they refuse."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from numpy.typing import NDArray
+
+from locks.oracle.checkpoints import PEER, PEER_GGUF, hf_folder, hf_tensors, sharded
+from oracle.config import ModelConfig, preset
+from oracle.errors import LanelockError
+from oracle.formats import Q8_0, q8_0_decode, q8_0_encode
+from oracle.model_weights import specs
+from oracle.weights import QuantisedWeights, load, origin
+from oracle.weights.assemble import is_quantised
+from oracle.weights.hf_config import read_hf_config
+
+GGUF, HF = load(PEER_GGUF), load(PEER)
+CODED = QuantisedWeights(HF)
+C = GGUF.config
+NAMES = list(specs(C))
+MATRICES = [name for name in NAMES if is_quantised(name)]
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal to the bit, codes and scales too."""
+    if isinstance(ours, Q8_0):
+        return np.array_equal(ours.codes, theirs.codes) and np.array_equal(ours.scales, theirs.scales)
+    return np.array_equal(ours, theirs)
+
+
+class TestPeer:
+    """One model, written by two programs that are not ours."""
+
+    @pytest.mark.parametrize("name", MATRICES)
+    def test_both_imports_give_the_same_codes(self, name: str) -> None:
+        """Our quantisation of the safetensors equals the GGUF's codes and scales, in our order of heads."""
+        assert same(GGUF.tensor(name), CODED.tensor(name))
+
+    def test_small_tensors_agree(self) -> None:
+        """Norms, taps and dt are equal as float32; A to one unit in the last place, since exp is the converter's.
+
+        `ba` is Q8_0 in the GGUF, so there the difference is at most half a step: |x - code·d| <= d/2, and d is stored
+        as fp16, which moves a code of up to 127 by 127·d·2^-11.
+        """
+        for name in NAMES:
+            ours, theirs = CODED.tensor(name), GGUF.tensor(name)
+            if name.endswith(".ba"):
+                scale = np.repeat(np.abs(ours).reshape(len(ours), -1, 32).max(2) / 127, 32, axis=1)
+                assert (np.abs(ours - theirs) <= scale * (0.5 + 127 * 2.0**-11) * (1 + 2.0**-20)).all(), name
+            elif name.endswith(".Al"):
+                assert (np.abs(ours - theirs) <= np.spacing(np.abs(theirs))).all(), name
+            elif not is_quantised(name):
+                assert same(ours, theirs.astype(np.float32)), name
+
+    def test_sizes_agree(self) -> None:
+        """Both files give one config: theta, rope width, and the epsilon 1e-06 that float32 shows as 9.99...e-07."""
+        assert replace(HF.config, name="peer") == replace(C, name="peer")
+        assert (C.eps, C.rope_theta, C.rope_dim, C.layers, C.mtp, C.tied) == (1e-6, 1e7, 8, 8, True, False)
+
+    def test_blocks_are_taken_over_byte_for_byte(self) -> None:
+        """Codes and scales of a matrix that is not reordered are the file's own 34-byte blocks.
+
+        Read by the gguf package. Red: any requantisation, codes and scale swapped, a byte order mistake.
+        """
+        raw = {tensor.name: tensor.data for tensor in GGUFReader(PEER_GGUF).tensors}
+        for ours, theirs in (("emb", "token_embd.weight"), ("layers.3.Wo", "blk.3.attn_output.weight"),
+                             ("mtp.ehproj", "blk.8.nextn.eh_proj.weight")):
+            tensor = GGUF.tensor(ours)
+            blocks = raw[theirs].reshape(tensor.shape[0], -1, 34)
+            assert np.array_equal(blocks[:, :, :2].tobytes(), tensor.scales.tobytes())
+            assert np.array_equal(blocks[:, :, 2:].view(np.int8).reshape(tensor.shape), tensor.codes)
+
+    def test_rows_are_those_of_the_whole(self) -> None:
+        """Any rows of a matrix, in any order, are the same as taken from the whole tensor."""
+        rng = np.random.default_rng(3)
+        for weights in (GGUF, HF):
+            for name in ("emb", "layers.0.qkvz", "layers.0.ba", "layers.3.qgkv", "layers.0.gu", "layers.0.Wo"):
+                whole = weights.tensor(name)
+                index = rng.permutation(whole.shape[0])[:17]
+                part = weights.rows(name, index)
+                wanted = Q8_0(whole.codes[index], whole.scales[index]) if isinstance(whole, Q8_0) else whole[index]
+                assert same(part, wanted), name
+
+    def test_floats_of_a_checkpoint_are_kept(self) -> None:
+        """Norms and A of safetensors are folded in float64: 1 + w exactly, where float32 would round."""
+        from safetensors.numpy import load_file
+
+        stored = load_file(PEER / "model.safetensors")
+        w = stored["model.language_model.layers.0.input_layernorm.weight"].astype(np.float64)
+        a_log = stored["model.language_model.layers.0.linear_attn.A_log"].astype(np.float64)
+
+        assert np.array_equal(HF.tensor("layers.0.an"), w + 1)
+        assert np.array_equal(HF.tensor("layers.0.Al"), -np.exp(a_log)[[0, 3, 1, 4, 2, 5]])
+
+
+class TestPositions:
+    """A checkpoint whose every value tells where it lay, compared index by index with the page's sentences."""
+
+    @pytest.fixture
+    def marked(self, tmp_path: Path) -> tuple[Any, dict[str, NDArray[np.float32]]]:
+        """Weights, and the tensors they were made of; value = row + column/1024, so each one differs."""
+        def mark(value: NDArray[Any]) -> NDArray[np.float32]:
+            grid = value.reshape(value.shape[0], -1)
+            marks = np.arange(grid.shape[0])[:, None] + np.arange(grid.shape[1]) / 1024
+            return marks.reshape(value.shape).astype(np.float32)
+
+        tensors = {name: mark(value) for name, value in hf_tensors().items()}
+        return load(hf_folder(tmp_path, tensors)), tensors
+
+    def test_value_heads(self, marked: tuple[Any, dict[str, Any]]) -> None:
+        """Our value head h is HF head r·(h % nk) + h // nk in V, Z, b, a, A, dt, taps, and in Wo's columns.
+
+        Here nk = 1 and r = 2, so order is kept; the peers' model (nk = 2, r = 3) moves heads, to 0 3 1 4 2 5.
+        """
+        weights, _ = marked
+        assert np.array_equal(weights.tensor("layers.0.qkvz")[:, 0], [*range(64), *range(32)])
+        peer, stored = HF.tensor("layers.0.Dt"), _raw("layers.0.linear_attn.dt_bias")
+        assert [int(np.flatnonzero(stored == value)[0]) for value in peer] == [0, 3, 1, 4, 2, 5]
+
+    def test_gate_follows_q_head_by_head(self) -> None:
+        """Of q_proj, head by head, the first head_dim rows are q and the next are its gate."""
+        stored, ours = _raw("layers.3.self_attn.q_proj.weight"), HF.tensor("layers.3.qgkv")
+        for head in range(6):
+            for j in (0, 1, 31):
+                assert np.array_equal(ours[32 * head + j], stored[64 * head + j])
+                assert np.array_equal(ours[192 + 32 * head + j], stored[64 * head + 32 + j])
+
+    def test_output_columns(self) -> None:
+        """Column block h of the GDN output projection is block r·(h % nk) + h // nk of out_proj; rows stay."""
+        stored, ours = _raw("layers.0.linear_attn.out_proj.weight"), HF.tensor("layers.0.Wo")
+        for h in range(6):
+            g = 3 * (h % 2) + h // 2
+            assert np.array_equal(ours[:, 32 * h:32 * h + 32], stored[:, 32 * g:32 * g + 32])
+
+    def test_taps(self) -> None:
+        """Wc[t][c] is conv1d[c, 0, t], with V channels moved as their heads."""
+        stored, ours = _raw("layers.0.linear_attn.conv1d.weight"), HF.tensor("layers.0.Wc")
+        assert np.array_equal(ours[:, :128], stored[:128, 0].T)
+        for h in range(6):
+            g = 3 * (h % 2) + h // 2
+            assert np.array_equal(ours[:, 128 + 32 * h:160 + 32 * h], stored[128 + 32 * g:160 + 32 * g, 0].T)
+
+    def test_stacks(self) -> None:
+        """Gu is gate then up, ba is b then a, qgkv ends in K then V, ehproj keeps the embedding half first."""
+        d = "layers.0."
+        order = [0, 3, 1, 4, 2, 5]
+        assert same(HF.tensor(d + "gu"), np.concatenate([_raw(d + f"mlp.{x}_proj.weight") for x in ("gate", "up")]))
+        assert same(HF.tensor(d + "ba"),
+                    np.concatenate([_raw(d + f"linear_attn.in_proj_{x}.weight")[order] for x in ("b", "a")]))
+        assert same(HF.tensor("layers.3.qgkv")[384:],
+                    np.concatenate([_raw(f"layers.3.self_attn.{x}_proj.weight") for x in ("k", "v")]))
+        assert same(HF.tensor("mtp.ehproj"), _raw("mtp.fc.weight"))
+
+    def test_norms(self) -> None:
+        """Every norm is 1 + w but the GDN norm, which is w; the pre-FFN norm is post_attention_layernorm."""
+        pairs = {"on": "norm", "layers.0.an": "layers.0.input_layernorm",
+                 "layers.0.fn": "layers.0.post_attention_layernorm", "layers.3.Qn": "layers.3.self_attn.q_norm",
+                 "layers.3.Kn": "layers.3.self_attn.k_norm", "mtp.enorm": "mtp.pre_fc_norm_embedding",
+                 "mtp.hnorm": "mtp.pre_fc_norm_hidden", "mtp.shnorm": "mtp.norm",
+                 "mtp.an": "mtp.layers.0.input_layernorm", "mtp.Qn": "mtp.layers.0.self_attn.q_norm"}
+        for ours, theirs in pairs.items():
+            assert np.array_equal(HF.tensor(ours), _raw(theirs + ".weight").astype(np.float64) + 1), ours
+        assert np.array_equal(HF.tensor("layers.0.Gn"), _raw("layers.0.linear_attn.norm.weight"))
+
+
+def _raw(name: str) -> NDArray[np.float32]:
+    """A tensor of the peers' safetensors, by the published package."""
+    from safetensors import safe_open
+
+    top = ("mtp.", "lm_head.")
+    with safe_open(PEER / "model.safetensors", "numpy") as file:
+        return np.asarray(file.get_tensor(name if name.startswith(top) else "model.language_model." + name))
+
+
+class TestHuggingFaceForms:
+    """The same checkpoint in every form that is read."""
+
+    @pytest.mark.parametrize("prefix", ["model.language_model.", "model."])
+    def test_prefixes_and_shards(self, tmp_path: Path, prefix: str) -> None:
+        """One file, its folder, shards with an index, and both prefixes give the same tensors; vision is skipped."""
+        tensors = hf_tensors(prefix)
+        one = load(hf_folder(tmp_path / "one"))
+        vision = {"model.visual.patch.weight": np.zeros((2, 2), np.float32)}
+        others = [load(hf_folder(tmp_path / "again", tensors)),
+                  load(sharded(tmp_path / "many", {**tensors, **vision})), load(tmp_path / "one" / "model.safetensors"),
+                  load(tmp_path / "many" / "model.safetensors.index.json")]
+
+        assert all(same(one.tensor(name), other.tensor(name)) for other in others for name in specs(one.config))
+
+    @pytest.mark.parametrize("dtype", ["float16", "float64"])
+    def test_float_types_keep_their_values(self, tmp_path: Path, dtype: str) -> None:
+        """F16 and F64 checkpoints give the values they hold."""
+        tensors = {name: value.astype(dtype) for name, value in hf_tensors().items()}
+        weights = load(hf_folder(tmp_path, tensors))
+
+        gate = tensors["model.language_model.layers.0.mlp.gate_proj.weight"]
+        assert np.array_equal(weights.tensor("layers.0.gu")[:32], gate)
+
+    def test_bf16_is_the_upper_half(self, tmp_path: Path) -> None:
+        """BF16 bits are the upper half of a float32."""
+        folder = hf_folder(tmp_path)
+        path = folder / "model.safetensors"
+        blob = path.read_bytes()
+        size = int.from_bytes(blob[:8], "little")
+        header = json.loads(blob[8:8 + size])
+        data, at = b"", 0
+        header.pop("__metadata__", None)
+        for entry in sorted(header.values(), key=lambda e: e["data_offsets"]):
+            start, stop = entry["data_offsets"]
+            part = np.frombuffer(blob[8 + size + start:8 + size + stop], "<u2")[1::2].tobytes()
+            entry.update(dtype="BF16", data_offsets=[at, at + len(part)])
+            data, at = data + part, at + len(part)
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+        wanted = (hf_tensors()["lm_head.weight"].view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+        assert np.array_equal(load(folder).tensor("Wout"), wanted)
+
+    def test_draft_head_may_be_absent(self, tmp_path: Path) -> None:
+        """A checkpoint that has lost every mtp tensor is a model without the draft head."""
+        tensors = {name: value for name, value in hf_tensors().items() if not name.startswith("mtp.")}
+
+        assert not load(hf_folder(tmp_path, tensors)).config.mtp
+
+    def test_tied_head(self, tmp_path: Path) -> None:
+        """A tied model needs no lm_head, accepts a copy of the embedding there, and nothing else."""
+        tensors = hf_tensors()
+        emb = tensors["model.language_model.embed_tokens.weight"]
+        bare = {name: value for name, value in tensors.items() if name != "lm_head.weight"}
+
+        for given in (bare, {**tensors, "lm_head.weight": emb.copy()}):
+            assert "Wout" not in specs(load(hf_folder(tmp_path, given, tie_word_embeddings=True)).config)
+        with pytest.raises(LanelockError, match=r"'lm_head.weight' differs"):
+            load(hf_folder(tmp_path, tensors, tie_word_embeddings=True))
+        with pytest.raises(LanelockError, match=r"lacks tensor 'lm_head.weight'"):
+            load(hf_folder(tmp_path, bare))
+
+
+def _spoiled(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    tensors = hf_tensors()
+    change(tensors)
+    return tensors
+
+
+BASE = "model.language_model.layers.0."
+REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "missing": (lambda t: t.pop(BASE + "mlp.up_proj.weight"), r"lacks tensor 'layers.0.mlp.up_proj.weight'"),
+    "unknown": (lambda t: t.update({BASE + "extra": np.ones(1, "f4")}), "unknown tensor 'layers.0.extra'"),
+    "unknown top": (lambda t: t.update({"other": np.ones(1, "f4")}), "unknown tensor ' other'"),
+    "missing of MTP": (lambda t: t.pop("mtp.norm.weight"), "lacks tensor 'mtp.norm.weight'"),
+    "transposed": (lambda t: t.update({"mtp.fc.weight": np.ones((64, 32), "f4")}), r"\[64, 32\]"),
+    "both prefixes": (lambda t: t.update({"model.norm.weight": np.ones(32, "f4")}), "has both"),
+    "integer": (lambda t: t.update({"mtp.norm.weight": np.ones(32, "i4")}), "has type I32"),
+}
+NOT_FINITE = [np.nan, np.inf, -np.inf]
+
+
+class TestHuggingFaceRefusals:
+    """What an importer must not accept."""
+
+    @pytest.mark.parametrize("case", REFUSED)
+    def test_wrong_tensors_are_named(self, tmp_path: Path, case: str) -> None:
+        """A tensor that is missing, unknown, misshapen, doubled or no float is named before anything is read."""
+        change, fault = REFUSED[case]
+        with pytest.raises(LanelockError, match=fault):
+            load(hf_folder(tmp_path, _spoiled(change)))
+
+    @pytest.mark.parametrize("value", NOT_FINITE)
+    def test_not_finite_is_named(self, tmp_path: Path, value: float) -> None:
+        """NaN and infinity are refused with the tensor's name and the place."""
+        tensors = hf_tensors()
+        tensors[BASE + "mlp.up_proj.weight"][5, 7] = value
+        with pytest.raises(LanelockError, match=r"up_proj.weight' .*NaN or infinite, at \[5, 7\]"):
+            load(hf_folder(tmp_path, tensors)).tensor("layers.0.gu")
+
+    def test_decay_that_overflows_is_named(self, tmp_path: Path) -> None:
+        """An A_log of 1000 makes A infinite, which is refused, not stored."""
+        tensors = hf_tensors()
+        tensors[BASE + "linear_attn.A_log"][1] = 1000
+        with pytest.raises(LanelockError, match="A_log"):
+            load(hf_folder(tmp_path, tensors)).tensor("layers.0.Al")
+
+    def test_scale_beyond_fp16_is_named(self, tmp_path: Path) -> None:
+        """A block of 8.4e6 needs a scale that fp16 does not have; 8319008 gives exactly 65504 (case 27)."""
+        tensors = hf_tensors()
+        tensors["lm_head.weight"][2, 3] = 8319008
+        assert QuantisedWeights(load(hf_folder(tmp_path / "a", tensors))).tensor("Wout").scales[2, 0] == 65504
+        tensors["lm_head.weight"][2, 3] = 8.4e6
+        with pytest.raises(LanelockError, match=r"'Wout': row 2, columns 0 to 31 .*infinite in fp16"):
+            QuantisedWeights(load(hf_folder(tmp_path / "b", tensors))).tensor("Wout")
+
+    @pytest.mark.parametrize(("field", "value"), [
+        ("hidden_act", "gelu"), ("attn_output_gate", False), ("attention_bias", True), ("model_type", "qwen3_next"),
+        ("linear_value_head_dim", 32), ("mtp_num_hidden_layers", 2), ("layer_types", ["full_attention"] * 2),
+        ("rms_norm_eps", 0), ("num_hidden_layers", 2**40), ("num_hidden_layers", "2"), ("head_dim", 48),
+        ("linear_num_key_heads", 2**20), ("mtp_use_dedicated_embeddings", True), ("quantization_config", {"a": 1}),
+        ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.3}),
+        ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "rope_type": "yarn"}),
+        ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]}),
+        ("rope_parameters", {"partial_rotary_factor": 0.25})])
+    def test_config_that_is_not_computed_is_named(self, tmp_path: Path, field: str, value: object) -> None:
+        """A field that asks for another formula, or sizes that do not fit, is refused with the file's name."""
+        with pytest.raises(LanelockError, match=str(tmp_path)):
+            load(hf_folder(tmp_path, None, **{field: value}))
+
+    def test_theta_is_read(self, tmp_path: Path) -> None:
+        """theta, the rope width and epsilon come from the file, not from a default."""
+        rope = {"rope_theta": 1e6, "partial_rotary_factor": 0.5}
+        hf_folder(tmp_path, None, rope_parameters=rope, rms_norm_eps=1e-5)
+        config = read_hf_config(tmp_path / "config.json")
+        assert (config.rope_theta, config.rope_dim, config.eps) == (1e6, 16, 1e-5)
+
+    def test_index_must_agree_with_its_shards(self, tmp_path: Path) -> None:
+        """A shard that holds more or less than the index says is named, and so is one outside the folder."""
+        folder = sharded(tmp_path, hf_tensors())
+        index = folder / "model.safetensors.index.json"
+        table = json.loads(index.read_text())
+        moved = {**table["weight_map"], "lm_head.weight": "model-00003-of-00003.safetensors"}
+        for weight_map, fault in ((moved, "disagree on tensor 'lm_head.weight'"),
+                                  ({**table["weight_map"], "x": "../x.safetensors"}, "not a plain file name")):
+            index.write_text(json.dumps({"weight_map": weight_map}))
+            with pytest.raises(LanelockError, match=fault):
+                load(folder)
+
+
+class TestSpec:
+    """What a user may name."""
+
+    def test_what_is_named_must_fit(self) -> None:
+        """A config that differs from the file's, a missing one, a bad seed and a missing file are one sentence each."""
+        wrong = replace(C, rope_theta=1e6)
+        cases: list[tuple[str | Path, ModelConfig | None, str]] = [
+            (PEER_GGUF, wrong, "has rope_theta 10000000.0, but 1000000.0"), ("synthetic:1", None, "need a config"),
+            ("synthetic:x", preset("tiny"), "whole number"), ("synthetic:99999999999999999999", preset("tiny"), "2.64"),
+            ("nowhere", None, "no such file")]
+        for spec, config, fault in cases:
+            with pytest.raises(LanelockError, match=fault):
+                load(spec, config)
+
+    def test_origin_says_what_was_done(self) -> None:
+        """An import says whether codes were taken over or made."""
+        assert origin(PEER_GGUF, GGUF) == "GGUF, Q8_0 byte for byte"
+        assert "encoded to Q8_0" in origin(PEER, HF)
+
+    def test_quantised_names_are_those_of_the_table(self) -> None:
+        """The matrices known by name are exactly those that the model's table stores as Q8_0."""
+        for config in (C, preset("mini"), replace(C, tied=True, mtp=False)):
+            assert all(is_quantised(name) == spec.quantised for name, spec in specs(config).items())
+
+    def test_quantised_view_encodes_once(self) -> None:
+        """The view of a checkpoint gives codes that a second view leaves alone, and float32 for the rest."""
+        twice = QuantisedWeights(CODED)
+        assert all(same(twice.tensor(name), CODED.tensor(name)) for name in NAMES)
+        again = q8_0_encode(q8_0_decode(CODED.tensor("emb")))
+        assert np.array_equal(again.codes, CODED.tensor("emb").codes)
