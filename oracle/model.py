@@ -48,6 +48,7 @@ class Output:
     state: State
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite travels on to the logits, where pick names it
 def forward(run: Run, tokens: I64, state: State | None = None, rows: str = "last") -> Output:
     """Feed a chunk of tokens of every sequence.
 

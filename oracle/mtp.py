@@ -36,6 +36,7 @@ def mtp_cat(embedded: F64, hidden: F64, enorm: F64, hnorm: F64, eps: float) -> F
     return np.concatenate([rms_norm(embedded, enorm, eps), rms_norm(hidden, hnorm, eps)], axis=-1)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # as in the main model
 def mtp_forward(run: Run, tokens: I64, hidden: F64, cache: Cache) -> Drafted:
     """Feed rows of the draft head: row t holds hidden state t and token t + 1, stands at position t and in cache row t.
 

@@ -35,7 +35,8 @@ def projection(x: F64, w: Tensor, values: Callable[[Tensor], F64] = dense) -> F6
     step = max(1, BLOCK_BYTES // (8 * width))
 
     def fill(start: int) -> None:
-        y[:, start : start + step] = flat @ values(take_rows(w, slice(start, start + step))).T
+        with np.errstate(over="ignore", invalid="ignore"):  # a thread starts with NumPy's own settings
+            y[:, start : start + step] = flat @ values(take_rows(w, slice(start, start + step))).T
 
     starts = range(0, rows, step)
     if len(starts) == 1:

@@ -302,6 +302,29 @@ class TestRefusals:
             next(greedy_stream(run, TOKENS, 1))
 
 
+class TestFaults:
+    """What is not finite is found in the logits."""
+
+    @pytest.mark.parametrize("name", ["layers.0.qkvz", "layers.3.qgkv", "layers.2.Wd", "on"])
+    def test_an_infinite_weight_reaches_the_logits(self, name: str) -> None:
+        """No step but a gate, which saturates, hides an infinity: it reaches the logits, and no warning is raised."""
+        broken = np.array(held().tensor(name))
+        broken.flat[3] = np.inf
+        logits = forward(Run(HeldWeights(C, {**held().tensors, name: broken})), TOKENS[:, :9]).logits
+
+        assert not np.isfinite(logits).all()
+
+    def test_a_token_that_is_not_finite_leaves_those_before_it(self) -> None:
+        """An embedding row of NaN at position 5 changes no logit before it and every one from it on."""
+        broken = np.array(held().tensor("emb"))
+        broken[TOKENS[0, 5]] = np.nan
+        first = int(np.flatnonzero(TOKENS[0] == TOKENS[0, 5])[0])
+        logits = forward(Run(HeldWeights(C, {**held().tensors, "emb": broken})), TOKENS[:1], rows="all").logits
+
+        assert rel_l2(logits[:, :first], whole().logits[:1, :first]) < BOUND
+        assert np.isnan(logits[0, first:]).all()
+
+
 def test_synthetic_models_run() -> None:
     """The small presets run from synthetic weights to finite logits."""
     for name in ("tiny", "mini"):
