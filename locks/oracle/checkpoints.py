@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from oracle.formats import Q8_0
+
 PEER = Path(__file__).parents[1] / "data" / "qwen35-ratio3"
 PEER_GGUF = PEER / "model-q8_0.gguf"
 
@@ -139,3 +141,10 @@ def plain_safetensors(path: Path, header: dict[str, Any] | bytes, data: bytes, l
     body = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(body) if length is None else length) + body + data)
     return path
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal to the bit, codes and scales too."""
+    if isinstance(ours, Q8_0):
+        return np.array_equal(ours.codes, theirs.codes) and np.array_equal(ours.scales, theirs.scales)
+    return np.array_equal(ours, theirs)

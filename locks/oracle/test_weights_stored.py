@@ -1,0 +1,159 @@
+"""Locks: our weight files and the export, each through a round trip and an independent reader."""
+
+import hashlib
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from locks.oracle.checkpoints import PEER, PEER_GGUF, same
+from oracle.config import ModelConfig, preset
+from oracle.errors import LanelockError
+from oracle.formats import Q8_0
+from oracle.model_weights import HeldWeights, Weights, specs
+from oracle.weights import QuantisedWeights, export_gguf, load, save
+from oracle.weights.sanity import examine
+
+TINY = preset("tiny")
+TIED = replace(TINY, tied=True, mtp=False)
+
+
+def all_same(a: Weights, b: Weights) -> bool:
+    """Every tensor equal to the bit, and the configs but for their names."""
+    names = specs(a.config)
+    return replace(a.config, name="x") == replace(b.config, name="x") and all(
+        same(a.tensor(name), b.tensor(name)) for name in names)
+
+
+SOURCES: dict[str, tuple[str, ModelConfig | None]] = {
+    "Hugging Face": (str(PEER), None), "GGUF": (str(PEER_GGUF), None), "tiny": ("synthetic:3", TINY),
+    "tied": ("synthetic:3", TIED), "no draft": ("synthetic:0", replace(TINY, mtp=False))}
+
+
+class TestStored:
+    """Files of ours."""
+
+    @pytest.mark.parametrize("source", SOURCES)
+    def test_round_trip(self, tmp_path: Path, source: str) -> None:
+        """What is saved is loaded to the bit: codes, scales, floats, config."""
+        weights = load(*SOURCES[source])
+        save(weights, tmp_path / "w")
+
+        assert all_same(QuantisedWeights(weights), load(tmp_path / "w"))
+
+    def test_is_plain_safetensors(self, tmp_path: Path) -> None:
+        """The published package reads the file: names, codes, scales, the config, and a SHA-256 of each tensor."""
+        weights = load(PEER_GGUF)
+        save(weights, tmp_path / "w", "origin")
+        tensors = load_file(tmp_path / "w")
+        with safe_open(tmp_path / "w", "numpy") as file:
+            metadata = file.metadata()
+
+        assert np.array_equal(tensors["layers.3.qgkv.codes"], weights.tensor("layers.3.qgkv").codes)
+        assert np.array_equal(tensors["layers.3.qgkv.scales"], weights.tensor("layers.3.qgkv").scales)
+        assert ModelConfig(**json.loads(metadata["config"])) == weights.config
+        assert {f"sha256.{name}": hashlib.sha256(array.tobytes()).hexdigest() for name, array in tensors.items()} == {
+            key: value for key, value in metadata.items() if key.startswith("sha256.")}
+
+    def test_any_flipped_bit_is_named(self, tmp_path: Path) -> None:
+        """One flipped bit of any tensor is found when that tensor is asked for, and only then."""
+        save(load("synthetic:1", TINY), tmp_path / "w")
+        blob = bytearray((tmp_path / "w").read_bytes())
+        blob[-1] ^= 16
+        (tmp_path / "w").write_bytes(blob)
+        weights = load(tmp_path / "w")
+        weights.tensor("emb")
+
+        with pytest.raises(LanelockError, match=r"'mtp.Wo.codes' does not have the SHA-256"):
+            weights.tensor("mtp.Wo")
+
+    def test_nothing_is_left_half_written(self, tmp_path: Path) -> None:
+        """An import that fails leaves neither the file nor a partial one, and an older file stays as it was."""
+        bad = dict(load(PEER_GGUF).config.to_dict())
+        weights = load(PEER_GGUF)
+        tensors: dict[str, Any] = {name: weights.tensor(name) for name in specs(weights.config)}
+        tensors["mtp.Wo"] = np.full(specs(weights.config)["mtp.Wo"].shape, 9e9)
+        (tmp_path / "w").write_bytes(b"older")
+
+        with pytest.raises(LanelockError, match=r"mtp.Wo"):
+            save(HeldWeights(ModelConfig(**bad), tensors), tmp_path / "w")
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("w", b"older")]
+
+    def test_streams_in_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Writing a few rows at a time gives the same file as writing whole tensors."""
+        save(load(PEER), tmp_path / "whole")
+        # by its full name: in the package, `save` is the function.
+        monkeypatch.setattr(importlib.import_module("oracle.weights.save"), "CHUNK", 1000)
+        save(load(PEER), tmp_path / "rows")
+
+        assert (tmp_path / "whole").read_bytes() == (tmp_path / "rows").read_bytes()
+
+    def test_examine_states_the_hashes_of_an_import(self, tmp_path: Path) -> None:
+        """A checkpoint and its import show the same hashes, which are those in the file's metadata."""
+        save(load(PEER_GGUF), tmp_path / "w")
+        rows = list(examine(load(PEER_GGUF)))
+        with safe_open(tmp_path / "w", "numpy") as file:
+            metadata = file.metadata()
+
+        assert {f"sha256.{row.name}": row.sha256 for row in rows}.items() <= metadata.items()
+        assert rows == list(examine(load(tmp_path / "w")))
+        assert len(rows) == sum(1 + spec.quantised for spec in specs(load(PEER_GGUF).config).values())
+
+    def test_suspicious_values_are_remarked(self) -> None:
+        """A norm around zero, an A that is not negative, zero blocks and subnormal scales are pointed out."""
+        tensors: dict[str, Any] = {name: load("synthetic:1", TINY).tensor(name) for name in specs(TINY)}
+        tensors["on"] = tensors["on"] - 1
+        tensors["layers.0.Al"] = -tensors["layers.0.Al"]
+        scales = tensors["emb"].scales.copy()
+        scales[0], scales[1, 0] = 0, 2.0**-20
+        tensors["emb"] = Q8_0(tensors["emb"].codes, scales)
+        remarks = {row.name: row.remarks for row in examine(HeldWeights(TINY, tensors)) if row.remarks}
+
+        assert set(remarks) == {"on", "layers.0.Al", "emb.scales"}
+        assert remarks["emb.scales"] == ("1 subnormal scales: their blocks lose accuracy", "3 blocks are zero")
+
+
+class TestExport:
+    """GGUF for other engines."""
+
+    @pytest.mark.parametrize("source", SOURCES)
+    def test_round_trip(self, tmp_path: Path, source: str) -> None:
+        """Exported and read again, every code, scale and float is the same."""
+        weights = load(*SOURCES[source])
+        export_gguf(weights, tmp_path / "w.gguf")
+
+        assert all_same(QuantisedWeights(weights), load(tmp_path / "w.gguf"))
+
+    def test_equals_the_converters_file(self, tmp_path: Path) -> None:
+        """Read by the gguf package, an export of the peers' GGUF has its tensors, types and metadata.
+
+        Only `ssm_alpha` and `ssm_beta` differ in type: we hold them as float32, with the same values.
+        """
+        export_gguf(load(PEER_GGUF), tmp_path / "w.gguf")
+        ours, theirs = GGUFReader(tmp_path / "w.gguf"), GGUFReader(PEER_GGUF)
+        mine = {tensor.name: tensor for tensor in ours.tensors}
+        assert mine.keys() == {tensor.name for tensor in theirs.tensors}
+        for tensor in theirs.tensors:
+            if "ssm_alpha" not in tensor.name and "ssm_beta" not in tensor.name:
+                assert mine[tensor.name].tensor_type == tensor.tensor_type
+                assert np.array_equal(mine[tensor.name].data, tensor.data), tensor.name
+        for key, field in theirs.fields.items():
+            if key.startswith("qwen35.") or key in ("general.architecture", "general.file_type"):
+                assert (ours.fields[key].contents(), ours.fields[key].types) == (field.contents(), field.types), key
+
+    def test_vocabulary_covers_every_byte(self, tmp_path: Path) -> None:
+        """Tokens are as many as the vocabulary, the first 256 spell the bytes as GPT-2 does, and none occurs twice."""
+        export_gguf(load("synthetic:1", replace(TINY, vocab=300)), tmp_path / "w.gguf")
+        fields = GGUFReader(tmp_path / "w.gguf").fields
+        tokens = fields["tokenizer.ggml.tokens"].contents()
+
+        assert (len(tokens), len(set(tokens))) == (300, 300)
+        assert [tokens[byte] for byte in b"A \n"] == ["A", "\u0120", "\u010a"]
+        assert fields["tokenizer.ggml.token_type"].contents() == [1] * 256 + [5] * 44
