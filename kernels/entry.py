@@ -88,6 +88,8 @@ class Rule:
 class Kernel:
     """One catalogue entry. `room` is the stem that oracle, source, entry and lock share.
 
+    family names the room whose oracle, contract and lock hold this kernel too, where it is one of several forms of one
+    operation; source and entry are its own room's.
     derive adds the dims that follow from the given ones (KB = K // 32, default pitches).
     limits are upper bounds read from the ptxas report: registers, stack, spills, smem (bytes).
     """
@@ -104,6 +106,7 @@ class Kernel:
     archs: tuple[str, ...] = ALL_ARCHS
     limits: Mapping[str, int] | None = None
     exact: bool = True
+    family: str = ""
 
     @property
     def source(self) -> str:

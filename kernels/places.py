@@ -9,18 +9,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: What a room is made of -> its file, below the repository's root.
 FILES = {
-    "truth (float64)": "oracle/{room}.py",
-    "contract (NumPy float32)": "oracle/bits/{room}.py",
+    "truth (float64)": "oracle/{family}.py",
+    "contract (NumPy float32)": "oracle/bits/{family}.py",
     "source (CUDA C++)": "kernels/{room}.cu",
     "entries (catalogue)": "kernels/{room}.py",
-    "locks": "locks/test_{room}.py",
+    "locks": "locks/test_{family}.py",
 }
 
 
 def places(room: str) -> dict[str, Path]:
     """What the room is made of -> path below the repository's root. Raises LanelockError for an unknown room."""
-    by_room(room)
-    return {what: Path(pattern.format(room=room)) for what, pattern in FILES.items()}
+    family = by_room(room)[0].family or room
+    return {what: Path(pattern.format(room=room, family=family)) for what, pattern in FILES.items()}
 
 
 def describe(kernel: Kernel) -> str:

@@ -60,4 +60,69 @@ REFUSALS: tuple[Refusal, ...] = (
         "primitives.cu",
         expression="primitive_copy<1>",
     ),
+    Refusal("activation codes are one int8 word (A8) or two (A15)", "gemm_mma.cu", expression="gemm_mma<3>"),
+    Refusal(
+        "gemv: the 8 lanes of a weight row store one sequence each",
+        "gemv_register.cu",
+        expression="gemv_register<1, 9>",
+    ),
+    Refusal(
+        "gemm_dp4a: a K step is whole blocks of 32; what lies past the last one would be staged and never multiplied",
+        "gemm_dp4a.cu",
+        expression="gemm_dp4a<1, 48>",
+    ),
+    Refusal(
+        "gemm_dp4a: threads and outputs are a bijection; more threads would compute outputs twice",
+        "gemm_dp4a.cu",
+        edit=("THREADS = 128, N = 64", "THREADS = 256, N = 64"),
+        expression="gemm_dp4a<1, 128>",
+    ),
+    Refusal(
+        "a K step is whole blocks of 32; what lies past the last one would be staged and never multiplied",
+        "gemm_tc.cu",
+        expression="gemm_tc<1, 8, 48, 2>",
+    ),
+    Refusal(
+        "swizzle: a row holds a power of two of units, or XOR would leave the row",
+        "gemm_tc.cu",
+        expression="gemm_tc<1, 8, 96, 2>",
+    ),
+    Refusal(
+        "weight codes have 8 bits (Q8_0) or 4 (Q4)",
+        "projection_tile.cuh",
+        code="template struct lane::WeightRows<6, 128>;\n",
+    ),
+    Refusal("weight codes have 8 bits (Q8_0) or 4 (Q4)", "pretile.cu", expression="pretile<6>"),
+    Refusal(
+        "pre-tiled weights come in chunks of 4 blocks",
+        "projection_tile.cuh",
+        code="template struct lane::WeightPanels<8, 64>;\n",
+    ),
+    Refusal("a ring has at least one stage", "gemm_tc.cu", expression="gemm_tc<1, 8, 128, 0>"),
+    Refusal(
+        "gemm_tc: a block holds 8 to 64 sequences, 8 a fragment",
+        "gemm_tc.cu",
+        expression="gemm_tc<1, 128, 128, 2>",
+    ),
+    Refusal(
+        "gemm_tc: the stages do not fit into the shared memory of a block",
+        "gemm_tc.cu",
+        expression="gemm_tc<2, 64, 256, 4>",
+    ),
+    Refusal("gemm_tc: Q4 rides only a ring of two or more stages", "gemm_tc.cu", expression="gemm_tc_q4<8, 128, 1>"),
+    Refusal(
+        "gemm_rows: the stages do not fit into the shared memory of a block",
+        "gemm_rows.cu",
+        expression="gemm_rows<2, 2, 128, 5>",
+    ),
+    Refusal(
+        "gemm_rows: Q4 rides only a ring of two or more stages",
+        "gemm_rows.cu",
+        expression="gemm_rows_q4<1, 128, 1>",
+    ),
+    Refusal(
+        "projection_f32: a lane of the first warp adds the chunks of one output",
+        "projection_f32.cu",
+        expression="projection_f32<9>",
+    ),
 )

@@ -1,0 +1,61 @@
+"""Every choice of speed in one place. No bit of any result depends on a value here."""
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+from oracle.errors import LanelockError
+
+#: The environment variable that holds changed fields, as one JSON object.
+VARIABLE = "LANELOCK_TUNING"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Knobs with their defaults.
+
+    lowering: kernel that computes every projection it can ("": by the rules); a shape it cannot do is refused.
+    tiled: weights are pre-tiled at load, and only lowerings that read panels are used.
+    gemv_rows: up to so many rows stream the weights of a projection through the row-parallel GEMV.
+    prefill_rows: from so many rows on the rows-in-M tile is used.
+    blocks_per_sm: a projection is split along K until so many blocks an SM have work.
+    max_splits: most blocks along K.
+    warps: height of a tensor-core tile in panels of 16 weight rows.
+    """
+
+    lowering: str = ""
+    tiled: bool = False
+    gemv_rows: int = 4
+    prefill_rows: int = 128
+    blocks_per_sm: int = 2
+    max_splits: int = 8
+    warps: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if type(value) is not type(default):
+                raise LanelockError(f"tuning: {field.name} = {value!r} must be of type {type(default).__name__}")
+        for name, low, high in (("max_splits", 1, 8), ("warps", 1, 8), ("gemv_rows", 0, 8), ("blocks_per_sm", 1, 16)):
+            if not low <= getattr(self, name) <= high:
+                raise LanelockError(f"tuning: {name} = {getattr(self, name)} must be between {low} and {high}")
+
+
+def tuning(text: str | None) -> Tuning:
+    """The defaults with the fields of one JSON object changed: what VARIABLE holds, or None.
+
+    Raises LanelockError for text that is no JSON object, an unknown field, or a value of another type or range.
+    """
+    if not text:
+        return Tuning()
+    try:
+        given: Any = json.loads(text)
+    except ValueError as error:
+        raise LanelockError(f"{VARIABLE} is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise LanelockError(f"{VARIABLE} must be one JSON object, such as {{\"warps\": 8}}")
+    known = [f.name for f in fields(Tuning)]
+    for name in given:
+        if name not in known:
+            raise LanelockError(f"{VARIABLE}: unknown field {name!r}; the fields are {', '.join(known)}")
+    return Tuning(**given)
