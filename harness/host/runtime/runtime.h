@@ -1,0 +1,108 @@
+#pragma once
+// What the parts of the runtime share. One launch at a time: the caller holds the interpreter's lock.
+#include <stddef.h>
+#include <stdint.h>
+
+#include "machine.h"
+
+namespace lane_rt {
+
+constexpr size_t PAGE = 4096;
+constexpr size_t GUARD = 1 << 22;         // inaccessible bytes on each side of a buffer
+constexpr size_t SHARED_GUARD = 1 << 16;  // and of a shared array
+constexpr size_t STACK = 1 << 16;
+constexpr size_t STATIC_SHARED = 48 << 10;   // what a GPU gives without opt-in
+constexpr size_t DYNAMIC_SHARED = 227 << 10;  // the most that sm_90 gives with it
+constexpr int MAX_ARRAYS = 64;
+constexpr uint8_t POISON = 0xFF;
+constexpr uint16_t CANARY = 0xFFA5;  // NaN as float32 and as float16, and not the poison
+
+using Thunk = void (*)(void* const*);
+
+struct Launch {  // mirrored in library.py
+  Thunk thunk;
+  void* const* args;
+  const char* kernel;
+  unsigned grid[3], block[3];
+  unsigned smem, cluster;
+  int schedule;
+  int copies;
+  uint64_t schedule_seed, copies_seed;
+  int align_end;
+};
+
+struct Random {  // splitmix64
+  uint64_t state;
+  uint64_t next() {
+    uint64_t z = (state += 0x9E3779B97F4A7C15ull);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+  }
+  unsigned below(unsigned n) { return static_cast<unsigned>((next() >> 32) * n >> 32); }
+};
+
+struct Running {  // the launch in progress
+  const Launch* launch;
+  Random schedule, copies;
+  Block* blocks;  // of the cluster that runs
+  Fiber* fibers;
+  unsigned threads, warps;  // of a block
+  SharedArray* arrays[MAX_ARRAYS];
+  int array_count;
+  unsigned static_bytes;
+  int failure;
+  bool active;
+  char message[4096];
+};
+
+extern Machine machine;
+extern Running running;
+
+// scheduler.cpp
+void run_grid();
+void unlink(Fiber*);
+// waiting.cpp
+void describe_waiting(char* text, size_t room);
+void meeting_refused(Meeting*, unsigned mask, Site);
+Meeting* part_meeting(Warp*, unsigned mask);
+// failure.cpp
+void fail(int kind, const char* format, ...);  // never returns to a fiber
+void fail_outside(int kind, const char* format, ...);  // records only; for code that runs on the main stack
+// memory.cpp
+struct Region {
+  char* mapping;
+  size_t mapped;  // with guards
+  char *pages, *pages_end;
+  char *base, *end;  // what belongs to the caller
+  char name[96];
+};
+char* reserve(size_t bytes);  // inaccessible addresses
+bool open_pages(char* from, size_t bytes);
+void fill_canary(char* from, const char* to);
+const char* find_changed_canary(const char* from, const char* to);
+const Region* region_of(const char* address);  // the region whose mapping holds the address
+// shared.cpp
+char* place_shared(SharedArray*);
+char* dynamic_shared(unsigned align);
+void begin_shared();
+void poison_shared();
+void check_shared();
+bool shared_holds(const char* address, size_t bytes);
+SharedArray* array_of(const char* address, unsigned* rank);
+// stacks.cpp
+void* stack_of(unsigned fiber);  // lowest usable byte
+bool stack_overflow(const char* address, unsigned* fiber);
+// faults.cpp
+void catch_faults();
+void restore_faults();
+// copies.cpp
+void copy_async(void* shared, const void* global, unsigned bytes, unsigned filled);
+void copy_commit();
+void copy_wait(unsigned pending);
+void forget_copies(Fiber*);
+// products.cpp
+void product_s8(const Fragments8&, int (*out)[8]);
+void product_e4m3(const Fragments8&, double (*out)[8]);
+
+}  // namespace lane_rt

@@ -1,0 +1,115 @@
+// Shared memory: every declaration in pages of its own between guards, poisoned before each block.
+#include <string.h>
+
+#include "runtime.h"
+
+namespace lane_rt {
+
+static SharedArray dynamic_array{"dynamic shared memory", "", 0, 0, 16, 0, nullptr, 0, nullptr, 0, 0};
+
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+static char* copy_pages(const SharedArray& a, unsigned rank) { return a.mapping + SHARED_GUARD + rank * a.stride; }
+
+static void poison(const SharedArray& a) {
+  for (unsigned r = 0; r < running.launch->cluster; ++r) {
+    char* pages = copy_pages(a, r);
+    char* base = a.address + r * a.stride;
+    fill_canary(pages, base);
+    memset(base, POISON, a.bytes);
+    fill_canary(base + a.bytes, pages + a.pages);
+  }
+}
+
+// The mapping is kept for later launches; the array lies at its end or start as this launch asks.
+static bool place(SharedArray* a, size_t room) {
+  const unsigned cluster = running.launch->cluster;
+  if (!a->mapping || a->copies < cluster) {
+    a->pages = round_up(room, PAGE);
+    a->stride = a->pages + SHARED_GUARD;
+    a->mapping = reserve(cluster * a->stride + SHARED_GUARD);
+    if (!a->mapping) return false;
+    a->copies = cluster;
+    for (unsigned r = 0; r < cluster; ++r)
+      if (!open_pages(copy_pages(*a, r), a->pages)) return false;
+  }
+  char* pages = copy_pages(*a, 0);
+  a->address = pages;
+  if (running.launch->align_end)
+    a->address = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(pages + a->pages - a->bytes) / a->align * a->align);
+  a->launch = machine.launch;
+  if (running.array_count == MAX_ARRAYS) {
+    fail(MISUSE, "a block declares more than %d shared arrays", MAX_ARRAYS);
+    return false;
+  }
+  running.arrays[running.array_count++] = a;
+  poison(*a);
+  return true;
+}
+
+char* place_shared(SharedArray* a) {
+  running.static_bytes += static_cast<unsigned>(round_up(a->bytes, a->align));
+  if (running.static_bytes > STATIC_SHARED)
+    fail(MISUSE, "the block declares %u bytes of static shared memory; a GPU has %zu without dynamic", running.static_bytes,
+         STATIC_SHARED);
+  if (!place(a, a->bytes)) fail(MISUSE, "there is no memory for shared array %s", a->name);
+  return a->address;
+}
+
+char* dynamic_shared(unsigned align) {
+  SharedArray& a = dynamic_array;
+  if (a.launch == machine.launch) {
+    if (reinterpret_cast<uintptr_t>(a.address) % align)
+      fail(MISUSE, "dynamic shared memory is declared again with a wider alignment of %u bytes", align);
+    return a.address;
+  }
+  a.bytes = running.launch->smem;
+  a.align = align;
+  if (!place(&a, DYNAMIC_SHARED)) fail(MISUSE, "there is no memory for dynamic shared memory");
+  return a.address;
+}
+
+void begin_shared() {
+  running.array_count = 0;
+  running.static_bytes = 0;
+}
+
+void poison_shared() {
+  for (int i = 0; i < running.array_count; ++i) poison(*running.arrays[i]);
+}
+
+void check_shared() {
+  for (int i = 0; i < running.array_count; ++i) {
+    const SharedArray& a = *running.arrays[i];
+    for (unsigned r = 0; r < running.launch->cluster; ++r) {
+      const char *pages = copy_pages(a, r), *base = a.address + r * a.stride;
+      const char* at = find_changed_canary(pages, base);
+      if (!at) at = find_changed_canary(base + a.bytes, pages + a.pages);
+      if (!at) continue;
+      const Dim3 b = running.blocks[r].index;
+      return fail_outside(OUT_OF_BOUNDS, "write %s shared array %s (%u bytes) at byte offset %td, in block (%u, %u, %u)",
+                          at < base ? "before" : "past", a.name, a.bytes, at - base, b.x, b.y, b.z);
+    }
+  }
+}
+
+SharedArray* array_of(const char* address, unsigned* rank) {
+  for (int i = 0; i < running.array_count; ++i) {
+    SharedArray& a = *running.arrays[i];
+    if (address < a.mapping || address >= a.mapping + a.copies * a.stride + SHARED_GUARD) continue;
+    *rank = 0;
+    while (*rank + 1 < a.copies && address >= copy_pages(a, *rank + 1) - SHARED_GUARD / 2) ++*rank;
+    return &a;
+  }
+  return nullptr;
+}
+
+bool shared_holds(const char* address, size_t bytes) {
+  unsigned rank;
+  const SharedArray* a = array_of(address, &rank);
+  if (!a) return false;
+  const char* base = a->address + rank * a->stride;
+  return address >= base && address + bytes <= base + a->bytes;
+}
+
+}  // namespace lane_rt

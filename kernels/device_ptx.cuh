@@ -1,0 +1,150 @@
+#pragma once
+// The GPU bodies of namespace lane: all PTX of the sm_80 baseline (and e4m3 from sm_89) is here.
+
+#define SHARED_ALIGNED(alignment, type, name, ...) __shared__ __align__(alignment) type name __VA_ARGS__
+#define SHARED(type, name, ...) __shared__ type name __VA_ARGS__
+#define DYNAMIC_SHARED_ALIGNED(alignment, type, name)                  \
+  extern __shared__ __align__(alignment) unsigned char name##_bytes[]; \
+  type* name = reinterpret_cast<type*>(name##_bytes)
+#define DYNAMIC_SHARED(type, name) DYNAMIC_SHARED_ALIGNED(16, type, name)
+
+namespace ptx {
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ float half_to_float(unsigned short h) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+}
+
+__device__ __forceinline__ unsigned short float_to_half(float x) {
+  unsigned short h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ unsigned char float_to_e4m3(float x) {
+  unsigned short pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+  return static_cast<unsigned char>(pair);
+}
+#endif
+
+}  // namespace ptx
+
+namespace lane {
+
+__device__ __forceinline__ int dp4a(int a, int b, int c) {
+  int d;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+// D += A B with A 16 x 32 row-major, B 32 x 8 column-major
+__device__ __forceinline__ void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// D = A B + c: the constant stays in registers of its own, where an accumulator would have to be set before each product
+__device__ __forceinline__ void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int c) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
+}
+
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ void mma_e4m3(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+#define LANE_LDMATRIX(suffix, trans)                                                                              \
+  __device__ __forceinline__ void ldmatrix_x1##suffix(unsigned (&r)[1], const void* p) {                          \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1" trans ".shared.b16 {%0}, [%1];"                                  \
+                 : "=r"(r[0]) : "r"(ptx::shared_address(p)) : "memory");                                          \
+  }                                                                                                               \
+  __device__ __forceinline__ void ldmatrix_x2##suffix(unsigned (&r)[2], const void* p) {                          \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2" trans ".shared.b16 {%0,%1}, [%2];"                               \
+                 : "=r"(r[0]), "=r"(r[1]) : "r"(ptx::shared_address(p)) : "memory");                              \
+  }                                                                                                               \
+  __device__ __forceinline__ void ldmatrix_x4##suffix(unsigned (&r)[4], const void* p) {                          \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];"                         \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(ptx::shared_address(p)) : "memory");      \
+  }
+LANE_LDMATRIX(, "")
+LANE_LDMATRIX(_trans, ".trans")
+#undef LANE_LDMATRIX
+
+__device__ __forceinline__ void cp_async16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ptx::shared_address(shared)), "l"(global) : "memory");
+}
+
+__device__ __forceinline__ void cp_async4(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(ptx::shared_address(shared)), "l"(global) : "memory");
+}
+
+// the first `bytes` come from memory, the rest of the 16 are zeros
+__device__ __forceinline__ void cp_async16(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// all groups but the newest PENDING are complete for this thread; others see them after a barrier
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ uint4 load16(const T* p) { return *reinterpret_cast<const uint4*>(p); }
+template <class T>
+__device__ __forceinline__ void store16(T* p, uint4 v) { *reinterpret_cast<uint4*>(p) = v; }
+template <class T>
+__device__ __forceinline__ uint2 load8(const T* p) { return *reinterpret_cast<const uint2*>(p); }
+template <class T>
+__device__ __forceinline__ void store8(T* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; }
+
+__device__ __forceinline__ void named_barrier(unsigned id, unsigned threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// reductions over a warp, N values at a time, by the tree of xor distances 16, 8, 4, 2, 1
+template <int N>
+__device__ __forceinline__ void warp_sum(float (&v)[N]) {
+#pragma unroll
+  for (int distance = 16; distance; distance /= 2)
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] += __shfl_xor_sync(0xFFFFFFFFu, v[i], distance);
+}
+
+template <int N>
+__device__ __forceinline__ void warp_max_nan(float (&v)[N]) {
+#pragma unroll
+  for (int distance = 16; distance; distance /= 2)
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = maximum(v[i], __shfl_xor_sync(0xFFFFFFFFu, v[i], distance));
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+  float v[1] = {x};
+  warp_sum(v);
+  return v[0];
+}
+
+__device__ __forceinline__ float warp_max_nan(float x) {
+  float v[1] = {x};
+  warp_max_nan(v);
+  return v[0];
+}
+
+}  // namespace lane
