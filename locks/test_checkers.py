@@ -380,10 +380,12 @@ class TestComparers:
     def test_half_a_code_is_allowed(self) -> None:
         """The bound of a quantiser is half a step of the block's own scale, and hardly more."""
         bound = quantiser_bound(np.array([[2.0, 4.0]], np.float32), 1)
+        fine = quantiser_bound(np.ones((1, 1), np.float32), 2)
 
         assert bound.shape == (1, 64)
         assert np.all((bound[0, :32] > 1) & (bound[0, :32] < 1.001))
         assert np.all((bound[0, 32:] > 2) & (bound[0, 32:] < 2.001))
+        assert np.all((fine > 0.5019) & (fine < 0.502))  # a code of 16256 carries two roundings of 2**-24
 
 
 class TestCases:
@@ -408,12 +410,13 @@ class TestCases:
         with pytest.raises(AssertionError):
             assert_stands_alone(device(body), probe_case())
 
-    def test_a_kernel_that_counts_rows_fails(self) -> None:
-        """A kernel whose result depends on the size of the batch is red."""
+    @pytest.mark.parametrize("batch", [1, 2, 64])
+    def test_a_kernel_that_counts_rows_fails(self, batch: int) -> None:
+        """A kernel that is wrong in a batch of one size alone is red, whichever of the three it is."""
 
         def body(a: Arrays) -> None:
             doubled(a)
-            a.values["y"][:3] += a.values["y"].size > 100
+            a.values["y"][:] += a.values["y"].size == 3 * batch
 
         with pytest.raises(AssertionError):
             assert_stands_alone(device(body), probe_case())
@@ -470,6 +473,13 @@ LOCKS = """
 
     def test_on_the_gpu(device):
         pass
+
+    def test_on_both(both_devices):
+        pass
+
+    def test_many_shares(share):
+        for part in range(10):
+            share(f"part {part}", 1.0, 4.0 + part)
 """
 
 
@@ -488,9 +498,12 @@ def accounted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One run of LOCKS on a GPU that is not there: its output, exit code and results."""
     folder = tmp_path_factory.mktemp("accounting")
     done = pytest_run(folder, LOCKS, "--device", "cuda", "--results", "results.json")
-    results = json.loads((folder / "results.json").read_text())["locks"]
+    written = json.loads((folder / "results.json").read_text())
     return SimpleNamespace(
-        text=done.stdout + done.stderr, code=done.returncode, results={r["node"].split("::")[1]: r for r in results}
+        text=done.stdout + done.stderr,
+        code=done.returncode,
+        seconds=written["seconds"],
+        results={r["node"].split("::")[1]: r for r in written["locks"]},
     )
 
 
@@ -506,10 +519,12 @@ class TestAccounting:
             "test_passes": "passed",
             "test_share": "passed",
             "test_nan_share": "passed",
+            "test_many_shares": "passed",
             "test_skipped": "not run",
             "test_nightly": "not run",
             "test_full": "not run",
             "test_on_the_gpu[cuda]": "not run",
+            "test_on_both": "not run",
         }
 
     def test_reasons_are_counted(self, accounted: Any) -> None:
@@ -524,6 +539,22 @@ class TestAccounting:
 
         assert (row["sentence"], row["shares"]["error"], row["room"]) == ("Half of a bound.", 0.5, "probe")
         assert "0.500  test_probe.py::test_share  error" in accounted.text
+
+    def test_the_largest_shares_are_listed(self, accounted: Any) -> None:
+        """Eight shares are shown, the largest first, and the run's time is in the results."""
+        listed = [float(line.split()[0]) for line in accounted.text.splitlines() if "::" in line and " part " in line]
+
+        assert listed == sorted(listed, reverse=True)
+        assert len([line for line in accounted.text.splitlines() if "test_probe.py::" in line]) == 8
+        assert 0 < accounted.seconds < 120
+
+    def test_one_device_is_not_both(self, tmp_path: Path) -> None:
+        """With the host alone a lock of both devices is not run."""
+        text = "def test_passes():\n    pass\n\ndef test_on_both(both_devices):\n    pass\n"
+        done = pytest_run(tmp_path, text, "--device", "host")
+
+        assert "1 passed, 1 skipped" in done.stdout
+        assert "not run: needs both devices (--device all)" in done.stdout
 
     def test_a_run_of_nothing_fails(self, tmp_path: Path) -> None:
         """A run in which everything was skipped ends with a failure."""
@@ -543,7 +574,7 @@ def report(outcome: str, when: str = "call", longrepr: Any = None) -> Any:
     """What pytest reports of one phase of a lock."""
     return SimpleNamespace(
         when=when, outcome=outcome, nodeid="locks/test_add.py::TestAdd::test_it", longrepr=longrepr, duration=1.0,
-        user_properties=[("sentence", "It adds."), ("share add", 0.25)],
+        user_properties=[("sentence", "It adds."), ("share add", 0.123456)],
     )  # fmt: skip
 
 
@@ -567,13 +598,14 @@ class TestResults:
     def test_the_summary_counts_by_outcome_and_room(self) -> None:
         """Passed, failed and not run are counted apart, in all and by room, and every failure is listed."""
         rows = [r for o in ("passed", "failed", "skipped", "skipped") if (r := result_of(report(o, longrepr="why")))]
-        total = summary(rows, 2.0)
+        total = summary(rows, 2.3456)
 
         assert (total["passed"], total["failed"], total["not_run"]) == (1, 1, 2)
         assert total["rooms"] == {"add": {"passed": 1, "failed": 1, "not run": 2}}
         assert [f["outcome"] for f in total["failures"]] == ["failed"]
         assert total["not_run_reasons"] == {"why": 2}
-        assert total["largest_shares"][0] == {"share": 0.25, "lock": rows[0].node, "of": "add"}
+        assert total["largest_shares"][0] == {"share": 0.1235, "lock": rows[0].node, "of": "add"}
+        assert total["seconds"] == 2.35
 
     def test_rooms_are_stems(self) -> None:
         """A lock belongs to the room of its file."""

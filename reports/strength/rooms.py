@@ -41,6 +41,11 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_quantize.py", "locks/test_rms_norm.py", "locks/test_swiglu.py", "locks/test_add.py"),
     ),
     Room("rules", ("kernels/rules.py", "kernels/entry.py"), ("locks/test_quantize.py", "locks/test_rms_norm.py")),
+    Room(
+        "checkers",
+        ("harness/run.py", "locks/support.py", "locks/conftest.py", "reports/lock_results.py"),
+        ("locks/test_checkers.py",),
+    ),
     _oracle("functions", "functions", "functions"),
     _oracle(
         "pointwise",
