@@ -1,4 +1,4 @@
-"""The host device: CUDA sources on the processor, with CUDA's semantics and a stricter machine's checks."""
+"""The host device: the kernels' own CUDA C++ compiled for this processor and run strictly, thread by thread."""
 
 from harness.host.device import HostDevice
 from harness.host.options import HostOptions

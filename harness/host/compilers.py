@@ -1,102 +1,120 @@
-"""The C++20 compiler of the host device: the system's g++ or clang++, else `zig c++` from the ziglang wheel."""
+"""The host's C++20 compiler: the system's g++ or clang++, else `zig c++` from the ziglang wheel."""
 
 import functools
 import importlib.util
 import os
-import platform
 import re
 import shutil
 import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.device import BuildError, NotRun
 
-#: Flags of the contract: no contraction, no fast math; the same for every compiler.
-CONTRACT_FLAGS = ("-std=c++20", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fPIC", "-shared", "-w")
-V3 = {"avx2", "fma", "bmi2", "f16c", "movbe"}
+#: No contraction, no fast math, the GPU's wrapping integers, no aliasing rule that reinterpreted vectors would break.
+CONTRACT_FLAGS = (
+    "-std=c++20",
+    "-O2",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-stack-protector",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-w",
+)
+NAMES = ("g++", "clang++", "zig")
+_ERROR = re.compile(r"^(?P<where>[^\s:][^:\n]*:\d+)(?::\d+)?: (?:fatal )?error: (?P<what>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that can build kernels. command is what starts it; family is gcc, clang or zig."""
+    """A compiler that speaks C++20: the words of its command, its first version line, and whether it is zig."""
 
     command: tuple[str, ...]
-    family: str
     version: str
 
+    @property
+    def is_zig(self) -> bool:
+        """Zig spells -march differently and makes checks of undefined behaviour unless told not to."""
+        return self.command[-1] == "c++"
+
     def flags(self, march: str) -> tuple[str, ...]:
-        """Flags for a -march level such as `x86-64-v3`; none for the compiler's own default."""
-        if not march:
-            return CONTRACT_FLAGS
-        # zig spells the levels with underscores
-        spelled = f"-mcpu={march.replace('-', '_')}" if self.family == "zig" else f"-march={march}"
-        return (*CONTRACT_FLAGS, spelled)
+        """All flags of a kernel's or the runtime's compilation for a processor level ('' for the compiler's own)."""
+        if not self.is_zig:
+            return (*CONTRACT_FLAGS, *((f"-march={march}",) if march else ()))
+        level = (f"-mcpu={march.replace('-', '_')}",) if march else ()
+        return (*CONTRACT_FLAGS, "-fno-sanitize=undefined", *level)
+
+    def compile(self, sources: Sequence[Path], output: Path, flags: Sequence[str], what: str) -> None:
+        """Make a shared library. Raises BuildError with the compiler's first error, its file and line."""
+        command = [*self.command, *flags, "-shared", "-o", str(output), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            raise BuildError(f"{what}: {first_error(done.stderr)} ({self.version})")
 
 
-def best_march() -> str:
-    """`x86-64-v3` where the processor has it (without hardware fma, fmaf is right but slow), else the default."""
-    if platform.machine() != "x86_64":
+def first_error(log: str) -> str:
+    """The first error of a compiler's output with file name and line, else its first line."""
+    match = _ERROR.search(log)
+    if match is None:
+        return next((line for line in log.splitlines() if line.strip()), "the compiler said nothing")
+    return f"{Path(match['where']).name}: {match['what']}"
+
+
+def march_of_machine() -> str:
+    """The level this processor is used at: x86-64-v3 where it has AVX2, FMA and F16C, else the compiler's own."""
+    if os.uname().machine != "x86_64":
         return ""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
-    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return "x86-64-v3" if flags and set(flags[1].split()) >= V3 else ""
+    info = Path("/proc/cpuinfo")
+    words = set(info.read_text().partition("flags")[2].partition("\n")[0].split()) if info.is_file() else set()
+    return "x86-64-v3" if {"avx2", "fma", "f16c", "bmi2", "movbe"} <= words else "x86-64"
 
 
-def version_of(command: Sequence[str]) -> str:
-    """First line of --version, empty if the command does not work."""
-    try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=120)
-    except OSError:
-        return ""
-    return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""
+def zig_command() -> tuple[str, ...] | None:
+    """`zig c++` of the ziglang wheel, or of the system."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is not None and spec.origin is not None:
+        binary = Path(spec.origin).with_name("zig")
+        if binary.is_file():
+            return (str(binary), "c++")
+    found = shutil.which("zig")
+    return (found, "c++") if found else None
 
 
-def _system(name: str, family: str) -> Compiler | None:
-    path = shutil.which(name)
-    version = version_of((path,)) if path else ""
-    match = re.search(r"(\d+)\.\d+", version)
-    # C++20 as the kernels use it, and _Float16 on the host: gcc 12, clang 15
-    oldest = 12 if family == "gcc" else 15
-    return Compiler((path,), family, version) if path and match and int(match[1]) >= oldest else None
+def _command(name: str) -> tuple[str, ...] | None:
+    if Path(name).name == "zig":
+        return zig_command() if name == "zig" else (name, "c++")
+    found = shutil.which(name)
+    return (found,) if found else None
 
 
-def _zig() -> Compiler | None:
-    if importlib.util.find_spec("ziglang") is None:
-        return None
-    command = (sys.executable, "-m", "ziglang", "c++")
-    version = version_of(command)
-    return Compiler(command, "zig", version) if version else None
+def _speaks_cxx20(command: tuple[str, ...]) -> bool:
+    # concepts are what every kernel header needs of C++20 first; g++ 9 takes the flag and lacks them
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+        source.write_text("template <class T> concept C = sizeof(T) == 4; static_assert(C<int>);\n")
+        done = subprocess.run([*command, "-std=c++20", "-fsyntax-only", str(source)], capture_output=True, check=False)
+        return done.returncode == 0
 
 
 @functools.cache
-def find_compiler(wanted: str = "") -> Compiler:
-    """The compiler to use: `gcc`, `clang` or `zig` by name, else LANELOCK_CXX's choice, else the first that works.
+def find(name: str | None = None) -> Compiler:
+    """The compiler of that name or path, or the first of g++, clang++ and zig that speaks C++20.
 
     Raises NotRun when there is none.
     """
-    wanted = wanted or os.environ.get("LANELOCK_CXX", "")
-    finders = {"gcc": lambda: _system("g++", "gcc"), "clang": lambda: _system("clang++", "clang"), "zig": _zig}
-    if wanted and wanted not in finders:
-        raise BuildError(f"compiler {wanted!r} is not known; choose gcc, clang or zig")
-    for name in (wanted,) if wanted else finders:
-        if (found := finders[name]()) is not None:
-            return found
-    missing = wanted or "g++ 12, clang++ 15 or the ziglang wheel"
-    raise NotRun(f"no C++20 compiler for the host device: {missing} not found")
-
-
-def compile_library(compiler: Compiler, march: str, sources: Sequence[Path], includes: Sequence[Path], out: Path) -> None:
-    """Compile sources into one shared library. Raises BuildError with the compiler's first error line."""
-    flags = [*compiler.flags(march), *(f"-I{folder}" for folder in includes)]
-    command = [*compiler.command, *flags, "-o", str(out), *(str(s) for s in sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
-        raise BuildError(f"{compiler.version}: {first}")
+    for candidate in (name,) if name else NAMES:
+        command = _command(candidate)
+        if command is None or not (command[-1] == "c++" or _speaks_cxx20(command)):
+            continue
+        version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        line = version.stdout.partition("\n")[0].strip()
+        return Compiler(command, f"zig {line}" if command[-1] == "c++" else line)
+    wanted = name or "g++, clang++ or zig (pip install ziglang)"
+    raise NotRun(f"host device: no C++20 compiler on this machine; looked for {wanted}")

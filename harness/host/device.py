@@ -1,219 +1,165 @@
-"""The host processor as a device: see harness.device.Device for what each method does."""
+"""The host device: implements harness.device.Device on this processor."""
 
 import ctypes
-import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from harness.device import (
-    POISON,
     Argument,
-    BuildError,
     DeviceError,
     Divergence,
     Memory,
     OutOfBounds,
-    Pointer,
     Properties,
 )
-from harness.host.build import BUNDLE, Built, compile_kernels, room_instances
-from harness.host.compilers import best_march, find_compiler
-from harness.host.library import CLaunch, load_runtime
-from harness.host.options import HostOptions
+from harness.host.arguments import Packed, pack
+from harness.host.builds import Builder, Built
+from harness.host.compilers import find, march_of_machine
+from harness.host.graph import Capture, HostGraph
+from harness.host.library import DIVERGENCE, OUT_OF_BOUNDS, Launch, Runtime, runtime
+from harness.host.options import HostOptions, coded
 from harness.sources import KERNELS
 from kernels.entry import Geometry, Instance
 
-FAILURES: Mapping[int, type[DeviceError]] = {1: OutOfBounds, 2: Divergence, 3: DeviceError, 4: DeviceError}
-SHARED_LIMIT = 227 << 10  # what sm_90 gives a block, the most that any kernel of ours may ask for
-MESSAGE_ROOM = 512
+_ERRORS: dict[int, type[DeviceError]] = {OUT_OF_BOUNDS: OutOfBounds, DIVERGENCE: Divergence}
 
 
-@dataclasses.dataclass(slots=True)
-class HostStream:
-    """Launches on it run at once, in order; one that is being captured records them instead."""
+@dataclass(slots=True)
+class Mapping:
+    """The host's record of a memory."""
 
-    launches: list[tuple[Built, Geometry, tuple[Argument, ...]]] | None = None
-    graph: Any = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostGraph:
-    """Captured launches, with pointers and scalars as they were when captured."""
-
-    device: "HostDevice"
-    launches: tuple[tuple[Built, Geometry, tuple[Argument, ...]], ...]
-
-    def replay(self, stream: Any = None) -> None:
-        """Run them in the order they were captured."""
-        for built, geometry, args in self.launches:
-            self.device.launch(built, geometry, args, stream)
+    alive: bool = True
 
 
 class HostDevice:
-    """The host device. Devices made by `with_options` share what is built; memory belongs to the one that made it."""
+    """CUDA's semantics on the host, block by block, each launch run to its end before `launch` returns."""
 
-    def __init__(
-        self,
-        options: HostOptions | None = None,
-        source_root: Path = KERNELS,
-        built: dict[tuple[str, str, str, str], Built] | None = None,
-    ) -> None:
-        self.options = options or HostOptions()
-        self.source_root = source_root
-        self._compiler = find_compiler(self.options.compiler)
-        self._march = self.options.march or best_march()
-        self._runtime = load_runtime(self._compiler, self._march)
-        self._built = {} if built is None else built
+    def __init__(self, options: HostOptions | None = None, **changes: Any) -> None:
+        """Find the compiler and load the runtime. Raises NotRun without a C++20 compiler."""
+        self.options = replace(options or HostOptions(), **changes)
+        self.compiler = find(self.options.compiler)
+        self.march = march_of_machine() if self.options.march is None else self.options.march
+        self._runtime: Runtime = runtime(self.compiler, self.march)
+        root = self.options.source_root or KERNELS
+        self._builder = Builder(self.compiler, self.march, root.resolve(), self._runtime)
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.properties = Properties(
-            name="host",
-            kind="host",
-            arch=self._march or "default",
-            multiprocessors=os.cpu_count() or 1,
-            shared_per_block=SHARED_LIMIT,
-            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            compiler=self._compiler.version,
-            driver="none",
+            "host", "host", self.march or os.uname().machine, 1, 227 << 10, pages, self.compiler.version, "none"
         )
 
     def with_options(self, **changes: Any) -> "HostDevice":
-        """The same device under other options, sharing its builds."""
-        return HostDevice(dataclasses.replace(self.options, **changes), self.source_root, self._built)
-
-    # memory
-
-    def alloc(self, name: str, nbytes: int, align: int = 16) -> Memory:
-        """Memory between guard pages, filled with POISON; its end or start lies against a guard."""
-        align = 1 << (max(align, 1) - 1).bit_length()
-        address = self._runtime.lanelock_alloc(name.encode(), nbytes, align, self.options.align == "end")
-        if not address:
-            raise DeviceError(f"host: no memory for {nbytes} bytes of {name}")
-        return Memory(name, int(address), nbytes, None)
-
-    def free(self, memory: Memory) -> None:
-        """Check the guards, then give the memory back."""
-        try:
-            self.check(memory)
-        finally:
-            self._runtime.lanelock_free(memory.address)
-
-    def write(self, memory: Memory, data: np.ndarray, offset: int = 0) -> None:
-        """Copy an array's bytes in."""
-        source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self._span(memory, offset, source.nbytes, "write")
-        ctypes.memmove(memory.address + offset, source.ctypes.data, source.nbytes)
-
-    def read(self, memory: Memory, nbytes: int | None = None, offset: int = 0) -> np.ndarray:
-        """Copy bytes out as uint8."""
-        count = memory.nbytes - offset if nbytes is None else nbytes
-        self._span(memory, offset, count, "read")
-        result = np.empty(count, np.uint8)
-        ctypes.memmove(result.ctypes.data, memory.address + offset, count)
-        return result
-
-    def fill(self, memory: Memory, byte: int = POISON) -> None:
-        """Set every byte."""
-        ctypes.memset(memory.address, byte, memory.nbytes)
-
-    def check(self, memory: Memory) -> None:
-        """Raise OutOfBounds if a canary byte beside the memory changed (the guard pages catch the rest at once)."""
-        text = ctypes.create_string_buffer(MESSAGE_ROOM)
-        if self._runtime.lanelock_check(memory.address, text, MESSAGE_ROOM):
-            raise OutOfBounds(f"host: {text.value.decode()}")
-
-    def _span(self, memory: Memory, offset: int, count: int, verb: str) -> None:
-        if offset < 0 or count < 0 or offset + count > memory.nbytes:
-            raise OutOfBounds(
-                f"host: {verb} of bytes {offset} to {offset + count} of {memory.name}, which has {memory.nbytes}"
-            )
-
-    # kernels
-
-    def build(self, instance: Instance) -> Built:
-        """Compile an instantiation, together with its room's others when they are few. Raises BuildError."""
-        key = self._key(instance)
-        if key not in self._built:
-            self.build_many(self._bundle(instance))
-        return self._built[key]
-
-    def build_many(self, instances: Sequence[Instance]) -> None:
-        """Compile instantiations of one source as one library."""
-        source = self.source_root / instances[0].kernel.source
-        if not source.is_file():
-            raise BuildError(f"host: {instances[0].kernel.name}: there is no source {source.name}")
-        try:
-            machine = self._runtime.lanelock_machine()
-            built = compile_kernels(self._compiler, self._march, source, instances, machine)
-        except BuildError as error:
-            raise BuildError(f"host: {instances[0].kernel.name}: {error}") from None
-        self._built.update((self._key(one.instance), one) for one in built)
-
-    def _bundle(self, instance: Instance) -> list[Instance]:
-        from kernels.catalogue import KERNELS as CATALOGUE
-
-        room = [k for k in CATALOGUE if k.source == instance.kernel.source]
-        together = room_instances(room) if instance.kernel in room and self.source_root == KERNELS else []
-        return together if instance in together and len(together) <= BUNDLE else [instance]
-
-    def _key(self, instance: Instance) -> tuple[str, str, str, str]:
-        options = f"{self._compiler.version} {self._march}"
-        return str(self.source_root / instance.kernel.source), instance.kernel.name, instance.expression, options
-
-    def launch(self, built: Built, geometry: Geometry, args: Sequence[Argument], stream: Any = None) -> None:
-        """Run a launch to its end. Raises OutOfBounds, Divergence or DeviceError for what went wrong in it."""
-        if stream is not None and stream.launches is not None:
-            stream.launches.append((built, geometry, tuple(args)))
-            return
-        inst = built.instance
-        if len(args) != len(built.scalars):
-            raise DeviceError(f"host: {inst.expression} takes {len(built.scalars)} arguments, got {len(args)}")
-        cells = [_cell(arg, scalar) for arg, scalar in zip(args, built.scalars, strict=True)]
-        pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-        code = self._runtime.lanelock_launch(ctypes.byref(self._launch_record(built, geometry, pointers)))
-        if code:
-            raise FAILURES[code](f"host: {inst.expression}: {self._runtime.lanelock_message().decode()}")
-
-    def _launch_record(self, built: Built, geometry: Geometry, pointers: Any) -> CLaunch:
-        schedule, schedule_seed = _choice(self.options.schedule, ("ascending", "descending"))
-        copies, copies_seed = _choice(self.options.copies, ("eager", "late"))
-        return CLaunch(
-            built.thunk,
-            ctypes.addressof(pointers),
-            built.instance.expression.encode(),
-            (ctypes.c_uint * 3)(*geometry.grid),
-            (ctypes.c_uint * 3)(*geometry.block),
-            geometry.smem,
-            geometry.cluster,
-            schedule,
-            copies,
-            schedule_seed,
-            copies_seed,
-            self.options.align == "end",
-        )
+        """A device with other choices that shares this one's builds unless the compiler or sources change."""
+        options = replace(self.options, **changes)
+        if any(getattr(options, n) != getattr(self.options, n) for n in ("march", "compiler", "source_root")):
+            return HostDevice(options)
+        other = object.__new__(HostDevice)
+        other.__dict__.update(self.__dict__)
+        other.options = options
+        return other
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the last launch did: blocks, barriers, collectives, products, copies and their bytes."""
-        names = self._runtime.lanelock_counter_names().decode().split()
-        values = self._runtime.lanelock_counters()
-        return {name: int(values[i]) for i, name in enumerate(names)}
+        """Work of the last launch: dp4a, load16, store16, cp_async and atomics by thread; shuffles, votes, mma_s8,
+        mma_e4m3 and ldmatrix by warp instruction as a GPU issues them; barriers by block; bytes copied."""
+        return self._runtime.counts()
 
-    # streams, events, graphs
+    def alloc(self, name: str, nbytes: int, align: int = 16) -> Memory:
+        """Guarded, poisoned memory. Raises DeviceError when there is not enough or align is no power of two."""
+        if nbytes < 0 or align < 1 or align & (align - 1):
+            raise DeviceError(f"host device: buffer {name} of {nbytes} bytes aligned to {align} is not possible")
+        at = self._runtime.library.lanelock_alloc(name.encode(), nbytes, align, self.options.align == "end")
+        if not at:
+            raise DeviceError(f"host device: no memory for buffer {name} of {nbytes} bytes")
+        return Memory(name, at, nbytes, Mapping())
+
+    def free(self, memory: Memory) -> None:
+        """Unmap after checking the guards. Raises OutOfBounds if one changed, DeviceError if freed before."""
+        self._require(memory)
+        try:
+            self.check(memory)
+        finally:
+            memory.handle.alive = False
+            self._runtime.library.lanelock_free(memory.address)
+
+    def write(self, memory: Memory, data: np.ndarray, offset: int = 0) -> None:
+        """Copy an array's bytes to the buffer."""
+        source = np.ascontiguousarray(data)
+        ctypes.memmove(self._span(memory, source.nbytes, offset), source.ctypes.data, source.nbytes)
+
+    def read(self, memory: Memory, nbytes: int | None = None, offset: int = 0) -> np.ndarray:
+        """Copy bytes back as uint8."""
+        count = memory.nbytes - offset if nbytes is None else nbytes
+        out = np.empty(count, np.uint8)
+        ctypes.memmove(out.ctypes.data, self._span(memory, count, offset), count)
+        return out
+
+    def fill(self, memory: Memory, byte: int) -> None:
+        """Set every byte."""
+        ctypes.memset(self._span(memory, memory.nbytes, 0), byte, memory.nbytes)
+
+    def check(self, memory: Memory) -> None:
+        """Raise OutOfBounds if a canary byte between the buffer and its guard pages changed."""
+        text = ctypes.create_string_buffer(256)
+        if self._runtime.library.lanelock_check(memory.address, text, len(text)):
+            raise OutOfBounds(f"host device: {text.value.decode()}")
+
+    def _require(self, memory: Memory) -> None:
+        if not memory.handle.alive:
+            raise DeviceError(f"host device: buffer {memory.name} was freed")
+
+    def _span(self, memory: Memory, nbytes: int, offset: int) -> int:
+        self._require(memory)
+        if offset < 0 or nbytes < 0 or offset + nbytes > memory.nbytes:
+            raise DeviceError(
+                f"host device: {nbytes} bytes at offset {offset} do not lie in buffer {memory.name} of {memory.nbytes}"
+            )
+        return memory.address + offset
+
+    def build(self, instance: Instance) -> Built:
+        """Compile an instantiation, or find it in the cache. Raises BuildError."""
+        return self._builder.build([instance])[0]
+
+    def build_many(self, instances: Sequence[Instance]) -> list[Built]:
+        """Compile instantiations together, one library a source: far faster than one by one. Raises BuildError."""
+        return self._builder.build(instances)
+
+    def launch(self, built: Built, geometry: Geometry, args: Sequence[Argument], stream: Any = None) -> None:
+        """Run to the end; in a capture only record. Raises OutOfBounds, Divergence or DeviceError."""
+        packed = pack(built.instance, args)
+        if isinstance(stream, Capture):
+            stream.launches.append(lambda: self._run(built, geometry, packed))
+            stream.names.append(built.name)
+            return
+        self._run(built, geometry, packed)
+
+    def _run(self, built: Built, geometry: Geometry, packed: Packed) -> None:
+        schedule, seed = coded(self.options.schedule, ("ascending", "descending"))
+        copies, copies_seed = coded(self.options.copies, ("eager", "late"))
+        launch = Launch(
+            built.thunk, packed.address, None, geometry.grid, geometry.block, geometry.smem, geometry.cluster,
+            schedule, copies, seed, copies_seed, self.options.align == "end",
+        )
+        failure = self._runtime.library.lanelock_launch(ctypes.byref(launch))
+        if failure:
+            text = self._runtime.message_text()
+            raise _ERRORS.get(failure, DeviceError)(
+                f"{built.name} on the host device: {text} [--device host {self.options.flags}]"
+            )
 
     def synchronize(self) -> None:
-        """Nothing to wait for: a launch returns when it is done."""
+        """Nothing to wait for: every launch has ended."""
 
-    def stream(self) -> HostStream:
-        """A new stream."""
-        return HostStream()
+    def stream(self) -> None:
+        """A host stream runs everything at once, in order."""
 
     def event(self, stream: Any = None) -> float:
-        """The time now."""
+        """The time now, in seconds."""
         return time.perf_counter()
 
     def elapsed(self, start: float, end: float) -> float:
@@ -221,26 +167,8 @@ class HostDevice:
         return (end - start) * 1e3
 
     @contextmanager
-    def capture(self) -> Iterator[HostStream]:
-        """Record launches on the stream it gives; afterwards its `graph` replays them."""
-        stream = HostStream([])
-        yield stream
-        stream.graph, stream.launches = HostGraph(self, tuple(stream.launches or ())), None
-
-
-def _cell(arg: Argument, scalar: type[Any] | None) -> Any:
-    """Memory that holds one argument's value."""
-    if scalar is not None:
-        if not isinstance(arg, int | float):
-            raise DeviceError(f"host: argument {arg!r} is not a number, which the kernel takes there")
-        return scalar(arg)
-    if arg is None:
-        return ctypes.c_void_p(None)
-    if not isinstance(arg, Memory | Pointer):
-        raise DeviceError(f"host: argument {arg!r} is not memory, which the kernel takes there")
-    return ctypes.c_void_p(arg.address)
-
-
-def _choice(value: str | int, words: tuple[str, str]) -> tuple[int, int]:
-    """Enumerator and seed of a schedule or copy mode."""
-    return (2, value & (2**64 - 1)) if isinstance(value, int) else (words.index(value), 0)
+    def capture(self) -> Iterator[Capture]:
+        """Record the launches given the yielded stream; its `graph` replays them afterwards."""
+        capture = Capture()
+        yield capture
+        capture.graph = HostGraph(tuple(capture.launches), tuple(capture.names))

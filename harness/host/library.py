@@ -1,17 +1,20 @@
-"""The runtime library: compiled once, loaded once a process, called through ctypes."""
+"""The runtime as Python sees it: a shared library, compiled once and kept in the cache."""
 
 import ctypes
 import functools
 from pathlib import Path
 
 from harness.cache import cache_key, cached
-from harness.host.compilers import Compiler, compile_library
+from harness.host.compilers import Compiler
 
 RUNTIME = Path(__file__).parent / "runtime"
 
+#: harness.host.runtime machine.h, enum Failure
+OUT_OF_BOUNDS, DIVERGENCE, MISUSE, FLOATING_POINT = 1, 2, 3, 4
 
-class CLaunch(ctypes.Structure):
-    """struct Launch of runtime.h."""
+
+class Launch(ctypes.Structure):
+    """Mirror of struct Launch in runtime.h."""
 
     _fields_ = (
         ("thunk", ctypes.c_void_p),
@@ -29,25 +32,46 @@ class CLaunch(ctypes.Structure):
     )
 
 
-def runtime_text() -> str:
-    """All sources of the runtime, for cache keys."""
-    return "".join(f"// {p.name}\n{p.read_text()}" for p in sorted(RUNTIME.iterdir()) if p.suffix in (".h", ".cpp"))
+class Runtime:
+    """The functions of the runtime. They are called with the interpreter's lock held: one launch at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the library and declare its functions."""
+        self.library = library = ctypes.PyDLL(str(path))
+        for name, result, *arguments in (
+            ("launch", ctypes.c_int, ctypes.POINTER(Launch)),
+            ("message", ctypes.c_char_p),
+            ("machine", ctypes.c_void_p),
+            ("counters", ctypes.POINTER(ctypes.c_ulonglong)),
+            ("counter_names", ctypes.c_char_p),
+            ("alloc", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int),
+            ("free", None, ctypes.c_void_p),
+            ("check", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
+        ):
+            function = getattr(library, f"lanelock_{name}")
+            function.restype, function.argtypes = result, tuple(arguments)
+            setattr(self, name, function)
+        self.machine_address = library.lanelock_machine()
+        self.names = tuple(library.lanelock_counter_names().decode().split())
+
+    def message_text(self) -> str:
+        """What the last launch that failed said."""
+        return str(self.library.lanelock_message().decode(errors="replace"))
+
+    def counts(self) -> dict[str, int]:
+        """Work of the last launch by name."""
+        values = self.library.lanelock_counters()
+        return {name: values[i] for i, name in enumerate(self.names)}
 
 
 @functools.cache
-def load_runtime(compiler: Compiler, march: str) -> ctypes.CDLL:
-    """The runtime, built if it is not in the cache. Kernel libraries of other compilers share it."""
-    key = cache_key("host runtime", runtime_text(), compiler.version, " ".join(compiler.flags(march)))
+def runtime(compiler: Compiler, march: str) -> Runtime:
+    """The runtime built by this compiler for this processor level; the process loads each once.
+
+    Raises BuildError if it does not compile.
+    """
     sources = sorted(RUNTIME.glob("*.cpp"))
-    library = ctypes.CDLL(str(cached(key, lambda out: compile_library(compiler, march, sources, (RUNTIME,), out))))
-    library.lanelock_alloc.restype = ctypes.c_void_p
-    library.lanelock_alloc.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
-    library.lanelock_free.argtypes = (ctypes.c_void_p,)
-    library.lanelock_free.restype = None
-    library.lanelock_check.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
-    library.lanelock_launch.argtypes = (ctypes.POINTER(CLaunch),)
-    library.lanelock_message.restype = ctypes.c_char_p
-    library.lanelock_machine.restype = ctypes.c_void_p
-    library.lanelock_counters.restype = ctypes.POINTER(ctypes.c_uint64)
-    library.lanelock_counter_names.restype = ctypes.c_char_p
-    return library
+    flags = compiler.flags(march)
+    text = "".join(f"// {p.name}\n{p.read_text()}" for p in sorted(RUNTIME.iterdir()) if p.is_file())
+    key = cache_key("host runtime", *compiler.command, compiler.version, *flags, text)
+    return Runtime(cached(key, lambda path: compiler.compile(sources, path, (*flags, "-fvisibility=default"), "host runtime")))

@@ -1,0 +1,56 @@
+"""The C++ text that ties a kernel instantiation to the runtime: typed from the catalogue, so a wrong list of arguments
+does not compile."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.device import BuildError
+from kernels.entry import DTYPES, Buffer, Instance, Scalar, buffer_dtype
+
+_ASM = re.compile(r"\b(__asm__|asm)\b")
+#: The headers whose business PTX is; no other source may hold assembly.
+DEVICE_HEADERS = ("device_ptx.cuh", "hopper_ptx.cuh")
+
+
+def argument_type(inst: Instance, argument: Buffer | Scalar) -> str:
+    """The C++ type of a kernel's parameter."""
+    if isinstance(argument, Scalar):
+        return argument.ctype
+    stored = DTYPES[buffer_dtype(inst, argument)][1]
+    return f"const {stored}*" if argument.access == "r" else f"{stored}*"
+
+
+def symbol(index: int) -> str:
+    """The exported name of the library's thunk of that index."""
+    return f"lanelock_thunk_{index}"
+
+
+def thunk(inst: Instance, index: int) -> str:
+    """One thunk: reads each argument through its address, as the driver's launch does."""
+    types = [argument_type(inst, a) for a in inst.kernel.args]
+    values = ", ".join(f"*static_cast<{t} const*>(a[{i}])" for i, t in enumerate(types))
+    return (
+        f"// {inst.expression}\n"
+        f"static void (*const kernel_{index})({', '.join(types)}) = &{inst.expression};\n"
+        f'extern "C" __attribute__((visibility("default"))) void {symbol(index)}(void* const* a) '
+        f"{{ kernel_{index}({values}); }}\n"
+    )
+
+
+def library_source(source: Path, instances: Sequence[Instance]) -> str:
+    """The text of a library that holds these instantiations of one source."""
+    bind = 'extern "C" __attribute__((visibility("default"))) void lanelock_bind(lane_rt::Machine* m) {'
+    return "\n".join(
+        [f'#include "{source}"', *(thunk(inst, i) for i, inst in enumerate(instances)), bind + " lane_rt::machine = m; }", ""]
+    )
+
+
+def refuse_assembly(sources: Sequence[Path]) -> None:
+    """Raise BuildError for a source with assembly: the host device models only what the device header lists."""
+    for path in sources:
+        if path.name in DEVICE_HEADERS:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if _ASM.search(line.partition("//")[0]):
+                raise BuildError(f"{path.name}:{number}: the host device does not model inline assembly")
