@@ -118,7 +118,7 @@ class TestRun:
 
     def test_workers_agree_with_one_process(self) -> None:
         """Two worker processes give the digest that this process gives."""
-        plan = pieces(["exp"], PIECE * 252 - 40000, 60000)
+        plan = pieces(["exp"], 0x3F000000 - 40000, 60000)
         ways = open_ways([CONTRACT])
         here, there = Totals(), Totals()
         for piece in plan:
