@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -148,3 +149,53 @@ def same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, Q8_0):
         return np.array_equal(ours.codes, theirs.codes) and np.array_equal(ours.scales, theirs.scales)
     return np.array_equal(ours, theirs)
+
+
+GGUF_KEYS: dict[str, Any] = {
+    "block_count": 3, "context_length": 4096, "embedding_length": 32, "feed_forward_length": 32,
+    "attention.head_count": 1, "attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 32,
+    "rope.dimension_count": 8, "rope.freq_base": 1e7, "attention.layer_norm_rms_epsilon": 1e-6,
+    "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 32,
+    "full_attention_interval": 2, "nextn_predict_layers": 1}
+
+
+def gguf_tensors(value_heads: int = 2) -> dict[str, NDArray[np.float32]]:
+    """Random values for the small model under GGUF's names, spelled out; key heads stay 1."""
+    v = 16 * value_heads
+    block = {"attn_norm.weight": (32,), "post_attention_norm.weight": (32,), "ffn_gate.weight": (32, 32),
+             "ffn_up.weight": (32, 32), "ffn_down.weight": (32, 32)}
+    attention = {"attn_q.weight": (64, 32), "attn_k.weight": (32, 32), "attn_v.weight": (32, 32),
+                 "attn_output.weight": (32, 32), "attn_q_norm.weight": (32,), "attn_k_norm.weight": (32,)}
+    gdn = {"attn_qkv.weight": (32 + v, 32), "attn_gate.weight": (v, 32), "ssm_beta.weight": (value_heads, 32),
+           "ssm_alpha.weight": (value_heads, 32), "ssm_conv1d.weight": (32 + v, 4), "ssm_a": (value_heads,),
+           "ssm_dt.bias": (value_heads,), "ssm_norm.weight": (16,), "ssm_out.weight": (32, v)}
+    draft = {"nextn.eh_proj.weight": (32, 64), "nextn.enorm.weight": (32,), "nextn.hnorm.weight": (32,),
+             "nextn.shared_head_norm.weight": (32,)}
+    shapes = {"token_embd.weight": (8, 32), "output.weight": (8, 32), "output_norm.weight": (32,),
+              **{f"blk.0.{name}": shape for name, shape in {**block, **gdn}.items()},
+              **{f"blk.1.{name}": shape for name, shape in {**block, **attention}.items()},
+              **{f"blk.2.{name}": shape for name, shape in {**block, **attention, **draft}.items()}}
+    rng = np.random.default_rng(12)
+    return {name: rng.normal(scale=0.1, size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def gguf_file(path: Path, tensors: dict[str, NDArray[Any]], types: dict[str, str] | None = None,
+              architecture: str = "qwen35", **keys: Any) -> Path:
+    """Write a GGUF by the gguf package: F32, or the type given for a name, as the package encodes it.
+
+    A key given as None is left out; dots in keys are spelled as two underscores.
+    """
+    writer = GGUFWriter(path, architecture)
+    for key, value in {**GGUF_KEYS, **{key.replace("__", "."): value for key, value in keys.items()}}.items():
+        if value is not None:
+            add = {int: writer.add_uint32, float: writer.add_float32, tuple: writer.add_array, str: writer.add_string}
+            add[type(value)](f"{architecture}.{key}", value)
+    for name, value in tensors.items():
+        kind = GGMLQuantizationType[(types or {}).get(name, "F32")]
+        data = value if kind is GGMLQuantizationType.F32 else quants.quantize(value, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -120,9 +120,10 @@ def check_plausible(source: Source, config: ModelConfig) -> None:
 
     Raises LanelockError naming the file.
     """
-    if config.layers > len(source.shapes):
-        raise LanelockError(f"{source.where}: claims {config.layers} layers, but has {len(source.shapes)} tensors.")
-    widest = max(size for shape in source.shapes.values() for size in (*shape, 1))
+    shapes = source.shapes
+    if config.layers > len(shapes):
+        raise LanelockError(f"{source.where}: claims {config.layers} layers, but has {len(shapes)} tensors.")
+    widest = max(size for shape in shapes.values() for size in (*shape, 1))
     kinds = {config.is_attention(layer) for layer in range(config.layers)} | ({True} if config.mtp else set())
     needed = max(2 * config.q_width * (True in kinds), config.conv_channels * (False in kinds))
     if needed > widest:
@@ -135,13 +136,14 @@ def check_complete(source: Source, table: Recipes) -> None:
     Raises LanelockError naming the file and the tensors.
     """
     needed = {piece.source: piece.shape for pieces in table.values() for piece in pieces}
-    missing, unused = needed.keys() - source.shapes.keys(), source.shapes.keys() - needed.keys()
+    shapes = source.shapes
+    missing, unused = needed.keys() - shapes.keys(), shapes.keys() - needed.keys()
     faults = [f"{what} {_some(names)}" for what, names in (("lacks", missing), ("has unknown", unused)) if names]
     if faults:
         raise LanelockError(f"{source.where}: " + " and ".join(faults) + ".")
     for name, shape in needed.items():
-        if source.shapes[name] != shape:
-            raise LanelockError(f"{source.where}: tensor {name!r} has shape {list(source.shapes[name])}, "
+        if shapes[name] != shape:
+            raise LanelockError(f"{source.where}: tensor {name!r} has shape {list(shapes[name])}, "
                                 f"but the config asks for {list(shape)}.")
 
 

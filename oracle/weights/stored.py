@@ -74,14 +74,13 @@ class StoredWeights:
 
     def tensor(self, name: str) -> Tensor:
         """The whole tensor."""
-        table = specs(self.config)
-        if name not in table:
-            raise LanelockError(f"{self.file.path}: the model has no tensor {name!r}.")
         tensor: Tensor
-        if table[name].quantised:
+        if f"{name}.codes" in self.hashes:
             tensor = Q8_0(self._checked(f"{name}.codes"), self._checked(f"{name}.scales"))
-        else:
+        elif name in self.hashes and is_model_name(name):
             tensor = self._checked(name)
+        else:
+            raise LanelockError(f"{self.file.path}: the model has no tensor {name!r}.")
         if name not in self.verified:
             check_finite(tensor, f"{self.file.path}: tensor {name!r}")
             self.verified.add(name)
@@ -98,6 +97,11 @@ class StoredWeights:
                 raise refusal(self.file.path, f"tensor {stored!r} does not have the SHA-256 that the file states")
             self.verified.add(stored)
         return self.file.array(stored)
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a stored name is the model's own, not that of codes or scales."""
+    return not name.endswith((".codes", ".scales"))
 
 
 def is_stored(file: SafetensorsFile) -> bool:
