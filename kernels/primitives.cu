@@ -75,8 +75,8 @@ primitive_mma_s8(const signed char* __restrict__ a /* [tiles, 16, 32] */,
 // e4m3 tensor cores exist from sm_89
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 __global__ void __launch_bounds__(32)
-primitive_mma_e4m3(const e4m3_t* __restrict__ a /* [tiles, 16, 32] */, const e4m3_t* __restrict__ b /* [tiles, 8, 32] */,
-                   float* __restrict__ c /* [tiles, 16, 8] */) {
+primitive_mma_e4m3(const e4m3_t* __restrict__ a /* [tiles, 16, 32] */,
+                   const e4m3_t* __restrict__ b /* [tiles, 8, 32] */, float* __restrict__ c /* [tiles, 16, 8] */) {
   const int tile = blockIdx.x, g = threadIdx.x / 4, t = threadIdx.x % 4;
   const Fragments f = fragments(a + tile * 512, b + tile * 256, g, t);
   float* at[2] = {c + tile * 128 + g * 8 + 2 * t, c + tile * 128 + (g + 8) * 8 + 2 * t};
@@ -112,8 +112,8 @@ primitive_ldmatrix(const unsigned char* __restrict__ x /* [tiles, 32, 16] */,
 // another one copied. The last `tail` bytes of each 16 are not copied and must read as zeros.
 template <int STAGES>
 __global__ void __launch_bounds__(32)
-primitive_copy(const unsigned char* __restrict__ x /* [chunks, 512] */, unsigned char* __restrict__ y /* [chunks, 512] */,
-               int chunks, int tail) {
+primitive_copy(const unsigned char* __restrict__ x /* [chunks, 512] */,
+               unsigned char* __restrict__ y /* [chunks, 512] */, int chunks, int tail) {
   static_assert(STAGES >= 2, "primitive_copy: a ring has at least two stages, one filling while one is read");
   SHARED_ALIGNED(16, unsigned char, ring, [STAGES][32][16]);
   const int l = threadIdx.x, other = 31 - l;

@@ -18,6 +18,7 @@ from kernels.rms_norm import (
     RMS_NORM_QUANTIZE,
 )
 from locks.support import (
+    BLOCK,
     PROPERTY,
     Case,
     Share,
@@ -173,7 +174,7 @@ class TestExactIntegers:
         signs = rng(7, K).choice(np.float32([-1, 1]), (3, K))
         x = signs * np.exp2(np.arange(3)[:, None] * 9 - 9).astype(np.float32)
         w = (np.arange(K) % 127 + 1).astype(np.float32)
-        w[::BLOCK_OF_CODES] = 127  # every block's scale is then exactly one, and its codes are the values
+        w[::BLOCK] = 127  # every block's scale is then exactly one, and its codes are the values
         got = norm_case(x, w, 1, eps=0.0).run(device)
 
         assert_same_outputs(
@@ -188,9 +189,6 @@ class TestExactIntegers:
         got = add_case(x, planes, np.ones(96, np.float32), 1).run(device)["x"]
 
         assert_same_bits(got, (x.astype(np.int64) + planes.astype(np.int64).sum(axis=0)).astype(np.float32))
-
-
-BLOCK_OF_CODES = 32
 
 
 class TestForms:
