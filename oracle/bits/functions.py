@@ -48,7 +48,7 @@ def sigmoid(x: ArrayLike) -> F32:
 
 
 def silu(x: ArrayLike) -> F32:
-    """Input times sigmoid(x). Shapes, source as `exp`. Units: those of x. The contract is within 3 ulp of the truth."""
+    """Input times sigmoid(x). Shapes, source as `exp`. Units: those of x. The contract is within 4 ulp of the truth."""
     return _in_blocks(_silu, x)
 
 
