@@ -75,7 +75,8 @@ def compile_source(text: str, name: str, expressions: Sequence[str], arch: str, 
     try:
         for expression in expressions:
             compiled(api.nvrtcAddNameExpression(program, expression.encode()), f"{what}: {expression}")
-        flags = [f"--gpu-architecture={arch}", *CONTRACT_FLAGS, "--ptxas-options=-v", *options]
+        # without NVRTC's own cache: an answer out of it comes with no report of ptxas (seen with 13.0 beside a driver)
+        flags = [f"--gpu-architecture={arch}", *CONTRACT_FLAGS, "--ptxas-options=-v", "--no-cache", *options]
         code = api.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         log = _log(api, program)
         if int(code) != 0:

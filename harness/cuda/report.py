@@ -49,7 +49,7 @@ def parse_reports(log: str) -> dict[str, Report]:
 
 
 def _sections(log: str) -> list[tuple[str, str]]:
-    """(entry name, text up to the next entry)."""
+    """(entry name, text up to the next entry); none for a log without entries."""
     marks = list(_ENTRY.finditer(log))
     ends = [m.start() for m in marks[1:]] + [len(log)]
-    return [(mark[1], log[mark.end() : end]) for mark, end in zip(marks, ends, strict=True)]
+    return [(mark[1], log[mark.end() : end]) for mark, end in zip(marks, ends, strict=False)]
