@@ -4,10 +4,10 @@ import ctypes
 import struct
 from collections.abc import Sequence
 
+import numpy as np
+
 from harness.device import Argument, DeviceError, Memory, Pointer
 from kernels.entry import DTYPES, Buffer, Instance, Scalar, buffer_dtype
-
-import numpy as np
 
 _RANGES = {"int": (-(2**31), 2**31), "unsigned": (0, 2**32), "long long": (-(2**63), 2**63)}
 

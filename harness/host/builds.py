@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cache import cache_key, cache_root, cached, write_whole
+from harness.device import BuildError
 from harness.host.compilers import Compiler
 from harness.host.library import RUNTIME, Runtime
 from harness.host.thunks import library_source, refuse_assembly, symbol, thunk
-from harness.sources import closure, closure_text
+from harness.sources import KERNELS, closure, closure_text
 from kernels.entry import Buffer, Instance
 
 
@@ -40,9 +41,13 @@ class Builder:
     def __init__(self, compiler: Compiler, march: str, root: Path, runtime: Runtime) -> None:
         """Nothing is compiled before it is asked for."""
         self.compiler, self.march, self.root, self.runtime = compiler, march, root, runtime
-        self.flags = (*compiler.flags(march), "-DLANELOCK_HOST", f"-I{RUNTIME}", f"-I{root}")
+        self.flags = (*compiler.flags(march), "-DLANELOCK_HOST", f"-I{RUNTIME}", f"-I{root}", f"-I{KERNELS}")
         self._built: dict[str, Built] = {}
         self._closures: dict[Path, str] = {}
+
+    def find(self, instance: Instance) -> Built | None:
+        """What is already built and loaded."""
+        return self._built.get(_identity_of(instance))
 
     def build(self, instances: Sequence[Instance]) -> list[Built]:
         """The instantiations in the order asked for. Raises BuildError with the compiler's first error."""
@@ -62,13 +67,15 @@ class Builder:
 
     def _identity(self, source: Path) -> str:
         if source not in self._closures:
-            files = closure(source, self.root)
+            if not source.is_file():
+                raise BuildError(f"host device: there is no kernel source {source.name}")
+            files = closure(source)
             refuse_assembly(files)
             headers = "".join(p.read_text() for p in sorted(RUNTIME.glob("*.h")))
             # a library names its source by path only in debug output, so equal text in an overlay shares the entry
             self._closures[source] = cache_key(
                 "host kernel", *self.compiler.command, self.compiler.version, *self.compiler.flags(self.march),
-                closure_text(source, self.root), headers,
+                closure_text(source), headers,
             )
         return self._closures[source]
 
@@ -79,10 +86,10 @@ class Builder:
         for inst in group:
             link = self._link(source, inst)
             if link.is_file():
-                name, index = link.read_text().split()
+                name, place = link.read_text().split()
                 library = cache_root() / name[:2] / name
                 if library.is_file():
-                    self._load(inst, library, int(index))
+                    self._load(inst, library, int(place))
                     continue
             waiting.append(inst)
         if not waiting:

@@ -29,6 +29,7 @@ CONTRACT_FLAGS = (
     "-w",
 )
 NAMES = ("g++", "clang++", "zig")
+ALIASES = {"gcc": "g++", "clang": "clang++"}
 _ERROR = re.compile(r"^(?P<where>[^\s:][^:\n]*:\d+)(?::\d+)?: (?:fatal )?error: (?P<what>.*)$", re.MULTILINE)
 
 
@@ -105,12 +106,13 @@ def _speaks_cxx20(command: tuple[str, ...]) -> bool:
 
 @functools.cache
 def find(name: str | None = None) -> Compiler:
-    """The compiler of that name or path, or the first of g++, clang++ and zig that speaks C++20.
+    """The compiler of that name or path (or LANELOCK_CXX's), else the first of g++, clang++, zig that speaks C++20.
 
     Raises NotRun when there is none.
     """
+    name = name or os.environ.get("LANELOCK_CXX") or None
     for candidate in (name,) if name else NAMES:
-        command = _command(candidate)
+        command = _command(ALIASES.get(candidate, candidate))
         if command is None or not (command[-1] == "c++" or _speaks_cxx20(command)):
             continue
         version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)

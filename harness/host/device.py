@@ -1,6 +1,7 @@
 """The host device: implements harness.device.Device on this processor."""
 
 import ctypes
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -25,9 +26,14 @@ from harness.host.graph import Capture, HostGraph
 from harness.host.library import DIVERGENCE, OUT_OF_BOUNDS, Launch, Runtime, runtime
 from harness.host.options import HostOptions, coded
 from harness.sources import KERNELS
+from kernels.catalogue import KERNELS as CATALOGUE
 from kernels.entry import Geometry, Instance
 
 _ERRORS: dict[int, type[DeviceError]] = {OUT_OF_BOUNDS: OutOfBounds, DIVERGENCE: Divergence}
+
+
+#: A room with at most this many instantiations is built as one library: they cost little more than one alone.
+BUNDLE = 16
 
 
 @dataclass(slots=True)
@@ -35,6 +41,15 @@ class Mapping:
     """The host's record of a memory."""
 
     alive: bool = True
+
+
+def neighbours(instance: Instance) -> list[Instance]:
+    """All instantiations of the same source in the catalogue, if they are few; none for a kernel from elsewhere."""
+    room = [k for k in CATALOGUE if k.source == instance.kernel.source]
+    if not any(k is instance.kernel for k in room):
+        return []
+    together = [Instance(k, values) for k in room for values in itertools.product(*(p.values for p in k.params))]
+    return together if len(together) <= BUNDLE else []
 
 
 class HostDevice:
@@ -65,8 +80,11 @@ class HostDevice:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Work of the last launch: dp4a, load16, store16, cp_async and atomics by thread; shuffles, votes, mma_s8,
-        mma_e4m3 and ldmatrix by warp instruction as a GPU issues them; barriers by block; bytes copied."""
+        """Work of the last launch.
+
+        dp4a, load16, store16, cp_async and atomics count threads; shuffles, votes, mma_s8, mma_e4m3 and ldmatrix count
+        warp instructions as a GPU issues them (five shuffles a value of a warp reduction); barriers count blocks.
+        """
         return self._runtime.counts()
 
     def alloc(self, name: str, nbytes: int, align: int = 16) -> Memory:
@@ -123,7 +141,8 @@ class HostDevice:
 
     def build(self, instance: Instance) -> Built:
         """Compile an instantiation, or find it in the cache. Raises BuildError."""
-        return self._builder.build([instance])[0]
+        built = self._builder.find(instance)
+        return built or self._builder.build([instance, *neighbours(instance)])[0]
 
     def build_many(self, instances: Sequence[Instance]) -> list[Built]:
         """Compile instantiations together, one library a source: far faster than one by one. Raises BuildError."""
@@ -158,7 +177,7 @@ class HostDevice:
     def stream(self) -> None:
         """A host stream runs everything at once, in order."""
 
-    def event(self, stream: Any = None) -> float:
+    def event(self, stream: Any = None) -> float:  # noqa: ARG002  # the protocol's; all streams are one
         """The time now, in seconds."""
         return time.perf_counter()
 

@@ -12,7 +12,7 @@ class HostGraph:
     launches: tuple[Callable[[], None], ...]
     names: tuple[str, ...]
 
-    def replay(self, stream: Any = None) -> None:
+    def replay(self, stream: Any = None) -> None:  # noqa: ARG002  # the protocol's; all streams are one
         """Launch the whole list once; raises what a launch raises. A host stream runs everything at once."""
         for launch in self.launches:
             launch()

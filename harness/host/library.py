@@ -74,4 +74,6 @@ def runtime(compiler: Compiler, march: str) -> Runtime:
     flags = compiler.flags(march)
     text = "".join(f"// {p.name}\n{p.read_text()}" for p in sorted(RUNTIME.iterdir()) if p.is_file())
     key = cache_key("host runtime", *compiler.command, compiler.version, *flags, text)
-    return Runtime(cached(key, lambda path: compiler.compile(sources, path, (*flags, "-fvisibility=default"), "host runtime")))
+    # its functions are found by name, so they are visible
+    flags = (*flags, "-fvisibility=default")
+    return Runtime(cached(key, lambda path: compiler.compile(sources, path, flags, "host runtime")))

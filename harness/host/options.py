@@ -34,7 +34,7 @@ class HostOptions:
             ("schedule", self.schedule, ("ascending", "descending")),
             ("copies", self.copies, ("eager", "late")),
         ):
-            if isinstance(value, bool) or not (isinstance(value, int) and value >= 0 or value in words):
+            if isinstance(value, bool) or not (value in words or (isinstance(value, int) and value >= 0)):
                 raise DeviceError(f"host device: {name} is {value!r}; choose {words[0]}, {words[1]} or a seed")
         if self.align not in ("end", "start"):
             raise DeviceError(f"host device: align is {self.align!r}; choose end or start")

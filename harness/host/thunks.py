@@ -1,5 +1,7 @@
-"""The C++ text that ties a kernel instantiation to the runtime: typed from the catalogue, so a wrong list of arguments
-does not compile."""
+"""The C++ text that ties an instantiation to the runtime.
+
+Typed from the catalogue, so a wrong list of arguments does not compile.
+"""
 
 import re
 from collections.abc import Sequence
@@ -11,6 +13,11 @@ from kernels.entry import DTYPES, Buffer, Instance, Scalar, buffer_dtype
 _ASM = re.compile(r"\b(__asm__|asm)\b")
 #: The headers whose business PTX is; no other source may hold assembly.
 DEVICE_HEADERS = ("device_ptx.cuh", "hopper_ptx.cuh")
+
+BIND = (
+    'extern "C" __attribute__((visibility("default"))) '
+    "void lanelock_bind(lane_rt::Machine* m) { lane_rt::machine = m; }"
+)
 
 
 def argument_type(inst: Instance, argument: Buffer | Scalar) -> str:
@@ -40,10 +47,8 @@ def thunk(inst: Instance, index: int) -> str:
 
 def library_source(source: Path, instances: Sequence[Instance]) -> str:
     """The text of a library that holds these instantiations of one source."""
-    bind = 'extern "C" __attribute__((visibility("default"))) void lanelock_bind(lane_rt::Machine* m) {'
-    return "\n".join(
-        [f'#include "{source}"', *(thunk(inst, i) for i, inst in enumerate(instances)), bind + " lane_rt::machine = m; }", ""]
-    )
+    thunks = (thunk(inst, i) for i, inst in enumerate(instances))
+    return "\n".join([f'#include "{source}"', *thunks, BIND, ""])
 
 
 def refuse_assembly(sources: Sequence[Path]) -> None:

@@ -21,6 +21,14 @@ struct Copies {
   unsigned group;  // the open group
 };
 
+static void find_array(char* to) {
+  unsigned rank;
+  const SharedArray* a = array_of(to, &rank);
+  if (!a) fail(OUT_OF_BOUNDS, "cp.async writes to an address that is not in shared memory");
+  machine.shared_low = a->address + rank * a->stride;
+  machine.shared_high = machine.shared_low + a->bytes;
+}
+
 static void complete(Copy& c) {
   memcpy(c.to, c.from, c.filled);
   memset(c.to + c.filled, 0, c.bytes - c.filled);
@@ -54,7 +62,7 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
   if (filled > bytes) fail(MISUSE, "cp.async reads %u bytes into %u", filled, bytes);
   if (reinterpret_cast<uintptr_t>(to) % bytes || (filled && reinterpret_cast<uintptr_t>(from) % bytes))
     fail(MISUSE, "cp.async of %u bytes has a misaligned address", bytes);
-  if (!shared_holds(to, 1)) fail(OUT_OF_BOUNDS, "cp.async writes to an address that is not in shared memory");
+  if (to < machine.shared_low || to >= machine.shared_high) find_array(to);
   if (filled) {  // a read out of bounds is reported here, where it was asked for
     (void)*static_cast<const volatile char*>(from);
     (void)*static_cast<const volatile char*>(from + filled - 1);

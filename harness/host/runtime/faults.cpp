@@ -41,7 +41,7 @@ static void describe_buffer(const char* kind, const Region& r, const char* addre
 static void describe_array(const char* kind, const SharedArray& a, unsigned rank, const char* address) {
   const char* base = a.address + rank * a.stride;
   fail(OUT_OF_BOUNDS, "%s %s shared array %s (%u bytes, %s:%d) at byte offset %td", kind, address < base ? "before" : "past",
-       a.name, a.bytes, a.file, a.line, address - base);
+       a.name, a.bytes, base_name(a.file), a.line, address - base);
 }
 
 static void explain(const siginfo_t* info, void* context) {

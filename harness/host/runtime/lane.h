@@ -104,9 +104,18 @@ LANE_LDMATRIX(2)
 LANE_LDMATRIX(4)
 #undef LANE_LDMATRIX
 
-inline void cp_async16(void* shared, const void* global) { lane_rt::machine->copy_async(shared, global, 16, 16); }
 inline void cp_async16(void* shared, const void* global, int bytes) {
   lane_rt::machine->copy_async(shared, global, 16, static_cast<unsigned>(bytes));
+}
+// the usual copy, done here when it is eager, aligned and into the same array as the one before
+inline void cp_async16(void* shared, const void* global) {
+  lane_rt::Machine& m = *lane_rt::machine;
+  char* to = static_cast<char*>(shared);
+  const bool is_aligned = !((reinterpret_cast<unsigned long>(shared) | reinterpret_cast<unsigned long>(global)) % 16);
+  if (!m.eager || !is_aligned || to < m.shared_low || to >= m.shared_high) return m.copy_async(shared, global, 16, 16);
+  ++m.count.cp_async;
+  m.count.cp_async_bytes += 16;
+  __builtin_memcpy(shared, global, 16);
 }
 inline void cp_async4(void* shared, const void* global) { lane_rt::machine->copy_async(shared, global, 4, 4); }
 inline void cp_async_commit() { lane_rt::machine->copy_commit(); }

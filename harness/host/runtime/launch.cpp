@@ -80,6 +80,7 @@ static void prepare(const Launch& l) {
   machine.cluster_dim = {l.cluster, 1, 1};
   memset(&machine.count, 0, sizeof machine.count);
   ++machine.launch;
+  machine.eager = l.copies == EAGER;
   machine.fail = fail;
   machine.meeting_refused = meeting_refused;
   machine.part_meeting = part_meeting;

@@ -126,6 +126,8 @@ struct Machine {
   unsigned long long launch;    // number of this launch; shared arrays are placed anew in each
   unsigned long long progress;  // grows whenever something happens that can free a waiting thread
   Counters count;
+  char *shared_low, *shared_high;  // the shared array last copied into: where an eager copy needs no look-up
+  bool eager;
   // services
   void (*swap)(void** from, void* to);
   void (*give_up)(Fiber*);  // nothing in this warp can run now

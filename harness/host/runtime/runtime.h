@@ -63,6 +63,7 @@ extern Running running;
 void run_grid();
 void unlink(Fiber*);
 // waiting.cpp
+const char* base_name(const char* path);
 void describe_waiting(char* text, size_t room);
 void meeting_refused(Meeting*, unsigned mask, Site);
 Meeting* part_meeting(Warp*, unsigned mask);
@@ -88,7 +89,6 @@ char* dynamic_shared(unsigned align);
 void begin_shared();
 void poison_shared();
 void check_shared();
-bool shared_holds(const char* address, size_t bytes);
 SharedArray* array_of(const char* address, unsigned* rank);
 // stacks.cpp
 void* stack_of(unsigned fiber);  // lowest usable byte

@@ -72,6 +72,7 @@ char* dynamic_shared(unsigned align) {
 void begin_shared() {
   running.array_count = 0;
   running.static_bytes = 0;
+  machine.shared_low = machine.shared_high = nullptr;
 }
 
 void poison_shared() {
@@ -102,14 +103,6 @@ SharedArray* array_of(const char* address, unsigned* rank) {
     return &a;
   }
   return nullptr;
-}
-
-bool shared_holds(const char* address, size_t bytes) {
-  unsigned rank;
-  const SharedArray* a = array_of(address, &rank);
-  if (!a) return false;
-  const char* base = a->address + rank * a->stride;
-  return address >= base && address + bytes <= base + a->bytes;
 }
 
 }  // namespace lane_rt

@@ -8,6 +8,11 @@
 
 namespace lane_rt {
 
+const char* base_name(const char* path) {
+  const char* slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
 namespace {
 
 struct Group {
@@ -29,11 +34,6 @@ struct Text {
     if (used >= room) used = room - 1;
   }
 };
-
-const char* base_name(const char* path) {
-  const char* slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
 
 void add_meeting(Text& out, const Warp& w, const Meeting& m) {
   if (!m.arrived) return;
