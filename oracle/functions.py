@@ -37,7 +37,7 @@ def sigmoid(x: F64) -> F64:
     Source: for x < 0 as exp(x)/(1 + exp(x)), so that no exponential overflows and a small result keeps its digits.
     """
     small = exp(-np.abs(x))
-    top: F64 = np.where(x >= 0, 1.0, small)
+    top: F64 = np.where(np.signbit(x), small, 1.0)
     return top / (1.0 + small)
 
 
@@ -61,4 +61,4 @@ def softplus(x: F64) -> F64:
     Error:  4 ulp of float64; x itself when large, exp(x) when very negative.
     Source: max(x, 0) + log1p(exp(-|x|)): log(1 + exp(x)) overflows on the right and loses all digits on the left.
     """
-    return np.where(x > 0, x, 0.0) + log1p(exp(-np.abs(x)))
+    return np.maximum(x, 0.0) + log1p(exp(-np.abs(x)))
