@@ -6,68 +6,63 @@
 // blocks a row are the same bits.
 #include "row_norm.cuh"
 
-// one warp, one chunk: the residual row takes y (or the sum of its planes), and its squares are summed
+constexpr int WARPS = 32;  // of the largest block: longer rows go to the many-block form
+
+// the residual's elements that a lane owns, after they took y, or the sum of its planes
 template <bool PLANED>
-__device__ inline float add_chunk(float* __restrict__ x, const float* __restrict__ y, int planes, long long stride,
-                                  int k, int K) {
-  float v[OWNED], more[OWNED];
+__device__ inline void add_chunk(float (&v)[OWNED], float* __restrict__ x, const float* __restrict__ y, int planes,
+                                 long long stride, int k, int K) {
+  float more[OWNED];
   lane::load_row(v, x + k, k < K);
   lane::load_planes<PLANED>(more, y + k, k < K, planes, stride);
 #pragma unroll
   for (int i = 0; i < OWNED; ++i) v[i] = v[i] + more[i];
   if (k < K) lane::store_row(x + k, v);
-  return sum_of_squares(v);
 }
 
+// One block a row, one warp a chunk: the row stays in registers from its load to its codes.
 template <int WORDS>
-__global__ void __launch_bounds__(1024, 1)
-rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
-                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
-                  float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
-  SHARED(float, chunk_sums, [CHUNKS]);
+__device__ inline void norm_row(float (&v)[OWNED], const float* __restrict__ w, signed char* __restrict__ codes,
+                                float* __restrict__ scales, float* __restrict__ normed, int normed_pitch, int K,
+                                float eps) {
+  SHARED(float, chunk_sums, [WARPS]);
   const long long row = blockIdx.x;
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own = threadIdx.x % 32 * OWNED;
-  x += row * x_pitch;
-  for (int chunk = warp; chunk * CHUNK < K; chunk += warps) {
-    const int k = chunk * CHUNK + own;
-    float v[OWNED];
-    lane::load_row(v, x + k, k < K);
-    const float sum = sum_of_squares(v);
-    if (own == 0) chunk_sums[chunk] = sum;
-  }
+  const int k = threadIdx.x * OWNED;
+  float weight[OWNED];
+  lane::load_row(weight, w + k, k < K);
+  const float sum = sum_of_squares(v);
+  if (k % CHUNK == 0) chunk_sums[k / CHUNK] = sum;
   __syncthreads();
   const float root = root_mean_square(chunk_sums, K, eps);
   float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
-  for (int chunk = warp; chunk * CHUNK < K; chunk += warps)
-    finish_chunk<WORDS>(x, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+  finish_chunk<WORDS>(v, weight, root, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK), copy);
+}
+
+template <int WORDS>
+__global__ void __launch_bounds__(32 * WARPS, 1)
+rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
+                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
+                  float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
+  const int k = threadIdx.x * OWNED;
+  float v[OWNED];
+  lane::load_row(v, x + static_cast<long long>(blockIdx.x) * x_pitch + k, k < K);
+  norm_row<WORDS>(v, w, codes, scales, normed, normed_pitch, K, eps);
 }
 
 template <int WORDS, bool PLANED>
-__global__ void __launch_bounds__(1024, 1)
+__global__ void __launch_bounds__(32 * WARPS, 1)
 add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
                       const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
                       const float* __restrict__ w /* [K] */, signed char* __restrict__ codes /* [rows, WORDS, K] */,
                       float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
                       int normed_pitch, int K, float eps) {
-  SHARED(float, chunk_sums, [CHUNKS]);
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own = threadIdx.x % 32 * OWNED;
-  x += row * x_pitch;
-  for (int chunk = warp; chunk * CHUNK < K; chunk += warps) {
-    const float sum = add_chunk<PLANED>(x, y + row * y_pitch, planes, stride, chunk * CHUNK + own, K);
-    if (own == 0) chunk_sums[chunk] = sum;
-  }
-  __syncthreads();
-  const float root = root_mean_square(chunk_sums, K, eps);
-  float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  // a thread reads back only the elements of x that it wrote itself
-  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
-  for (int chunk = warp; chunk * CHUNK < K; chunk += warps)
-    finish_chunk<WORDS>(x, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+  float v[OWNED];
+  add_chunk<PLANED>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, threadIdx.x * OWNED, K);
+  norm_row<WORDS>(v, w, codes, scales, normed, normed_pitch, K, eps);
 }
 
-// Many blocks a row, for few rows: the first kernel adds and leaves chunk sums, the second norms and quantises.
+// Many blocks a row, for few or long rows: the first kernel adds and leaves chunk sums, the second norms and quantises.
 template <bool PLANED>
 __global__ void __launch_bounds__(256)
 add_rms_norm_part(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
@@ -76,7 +71,9 @@ add_rms_norm_part(float* __restrict__ x /* [rows, K], the residual */, int x_pit
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
   const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, own = threadIdx.x % 32 * OWNED;
   if (chunk * CHUNK >= K) return;  // a whole warp: the last block may have more warps than chunks are left
-  const float sum = add_chunk<PLANED>(x + row * x_pitch, y + row * y_pitch, planes, stride, chunk * CHUNK + own, K);
+  float v[OWNED];
+  add_chunk<PLANED>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, chunk * CHUNK + own, K);
+  const float sum = sum_of_squares(v);
   if (own == 0) chunk_sums[row * chunks_of(K) + chunk] = sum;
 }
 
@@ -85,13 +82,15 @@ __global__ void __launch_bounds__(256)
 add_rms_norm_apply(const float* __restrict__ x /* [rows, K] */, int x_pitch,
                    const float* __restrict__ chunk_sums /* [rows, chunks] */, const float* __restrict__ w /* [K] */,
                    signed char* __restrict__ codes /* [rows, WORDS, K] */,
-                   float* __restrict__ scales /* [rows, K/32] */,
-                   float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
+                   float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
+                   int normed_pitch, int K, float eps) {
   const long long row = blockIdx.x;
-  const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, own = threadIdx.x % 32 * OWNED;
+  const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, k = chunk * CHUNK + threadIdx.x % 32 * OWNED;
   if (chunk * CHUNK >= K) return;
+  float v[OWNED], weight[OWNED];
+  lane::load_row(v, x + row * x_pitch + k, k < K);
+  lane::load_row(weight, w + k, k < K);
   const float root = root_mean_square(chunk_sums + row * chunks_of(K), K, eps);
   float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  codes += row * WORDS * K, scales += row * (K / lane::BLOCK);
-  finish_chunk<WORDS>(x + row * x_pitch, w, root, chunk * CHUNK + own, K, codes, scales, copy);
+  finish_chunk<WORDS>(v, weight, root, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK), copy);
 }

@@ -15,22 +15,19 @@ from kernels.rules import (
 )
 
 CHUNK = 256  # elements that one warp sums
-CHUNKS = 256  # chunk sums that one block holds
-BLOCK_WARPS = 32  # of the one-block form: a warp a chunk up to 8192 elements
+WARPS = 32  # of the largest block: one warp a chunk
+CHUNKS = 256  # of the longest row of the many-block form
 PART_WARPS = 4  # of the many-block form: 1024 elements a block
 
 WORDS = Param("WORDS", (1, 2))
 REDUCED, PLANED = Param("PLANED", (False,)), Param("PLANED", (True,))
 WEIGHT = Buffer("w", "f32", ("K",), "r", align=16)
 NORMED = rows_f32("normed", "K", "w", optional=True)
-SUMS_SMEM = CHUNKS * 4
+SUMS_SMEM = WARPS * 4
 
-COMMON_RULES = (
-    ROWS,
-    blocks_of("K"),
-    between("K", 32, CHUNK * CHUNKS, "the chunk sums that one block holds"),
-    *row_pitch("x_pitch", "K"),
-)
+COMMON_RULES = (ROWS, blocks_of("K"), *row_pitch("x_pitch", "K"))
+ONE_BLOCK = between("K", 32, CHUNK * WARPS, "the chunks of one block; longer rows take the many-block form")
+MANY_BLOCKS = between("K", 32, CHUNK * CHUNKS, "the chunks of the longest row")
 NORMED_RULES = row_pitch("normed_pitch", "K")
 Y_RULES = row_pitch("y_pitch", "K")
 ONE_PLANE = between("planes", 1, 1, "y as it is; the planed kernel adds planes")
@@ -39,8 +36,7 @@ ANY_PLANES = between("planes", 1, 64, "the widest split of a projection")
 
 def one_block(dims: Dims) -> Geometry:
     """A block a row, a warp a chunk."""
-    warps = min(BLOCK_WARPS, ceil_div(int(dims["K"]), CHUNK))
-    return Geometry((int(dims["rows"]), 1, 1), (32 * warps, 1, 1))
+    return Geometry((int(dims["rows"]), 1, 1), (32 * ceil_div(int(dims["K"]), CHUNK), 1, 1))
 
 
 def many_blocks(dims: Dims) -> Geometry:
@@ -66,7 +62,7 @@ RMS_NORM_QUANTIZE = Kernel(
     args=(*rows_f32("x", "K", "r"), WEIGHT, *code_buffers("K"), *NORMED, Scalar("K"), Scalar("eps", "float")),
     geometry=one_block,
     derive=_derive,
-    rules=(*COMMON_RULES, *NORMED_RULES),
+    rules=(*COMMON_RULES, ONE_BLOCK, *NORMED_RULES),
     limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
     doc="The codes of the normed rows of x; normed takes the float32 rows too, or is null.",
 )
@@ -89,7 +85,7 @@ ADD_RMS_NORM_QUANTIZE = Kernel(
     args=ADD_ARGS,
     geometry=one_block,
     derive=_derive_add,
-    rules=(*COMMON_RULES, *NORMED_RULES, *Y_RULES, ONE_PLANE),
+    rules=(*COMMON_RULES, ONE_BLOCK, *NORMED_RULES, *Y_RULES, ONE_PLANE),
     limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
     doc="x += y in place, then the codes of the normed rows of x.",
 )
@@ -102,7 +98,7 @@ ADD_RMS_NORM_QUANTIZE_PLANES = Kernel(
     args=ADD_ARGS,
     geometry=one_block,
     derive=_derive_add,
-    rules=(*COMMON_RULES, *NORMED_RULES, *Y_RULES, ANY_PLANES),
+    rules=(*COMMON_RULES, ONE_BLOCK, *NORMED_RULES, *Y_RULES, ANY_PLANES),
     limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
     doc="The same with y as split-K planes, added ascending from zero first.",
 )
@@ -122,7 +118,7 @@ ADD_RMS_NORM_PART = Kernel(
     args=PART_ARGS,
     geometry=many_blocks,
     derive=_derive_add,
-    rules=(*COMMON_RULES, *Y_RULES, ONE_PLANE),
+    rules=(*COMMON_RULES, MANY_BLOCKS, *Y_RULES, ONE_PLANE),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="First half of the many-block form: x += y in place, and the sums of squares of the chunks of 256.",
 )
@@ -135,7 +131,7 @@ ADD_RMS_NORM_PART_PLANES = Kernel(
     args=PART_ARGS,
     geometry=many_blocks,
     derive=_derive_add,
-    rules=(*COMMON_RULES, *Y_RULES, ANY_PLANES),
+    rules=(*COMMON_RULES, MANY_BLOCKS, *Y_RULES, ANY_PLANES),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="The same with y as split-K planes, added ascending from zero first.",
 )
@@ -156,7 +152,7 @@ ADD_RMS_NORM_APPLY = Kernel(
     ),
     geometry=many_blocks,
     derive=_derive,
-    rules=(*COMMON_RULES, *NORMED_RULES),
+    rules=(*COMMON_RULES, MANY_BLOCKS, *NORMED_RULES),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="Second half of the many-block form: the same bits as add_rms_norm_quantize.",
 )

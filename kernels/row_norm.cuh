@@ -20,18 +20,17 @@ __device__ inline float sum_of_squares(const float (&v)[OWNED]) {
 // every thread adds the chunks itself, ascending: no second barrier, and equal bits in every thread
 __device__ inline float root_mean_square(const float* chunk_sums, int K, float eps) {
   float total = 0.0f;
+// loads four at a time ahead of the chain of additions
+#pragma unroll 4
   for (int c = 0; c < chunks_of(K); ++c) total = total + chunk_sums[c];
   return sqrtf(total / static_cast<float>(K) + eps);
 }
 
-// one warp, one chunk: x is normed, weighted, copied out if asked for, and quantised
+// one warp, one chunk: what a lane owns is normed, weighted, copied out if asked for, and quantised
 template <int WORDS>
-__device__ inline void finish_chunk(const float* x, const float* __restrict__ w, float root, int k, int K,
+__device__ inline void finish_chunk(float (&v)[OWNED], const float (&weight)[OWNED], float root, int k, int K,
                                     signed char* __restrict__ codes, float* __restrict__ scales,
                                     float* __restrict__ normed) {
-  float v[OWNED], weight[OWNED];
-  lane::load_row(v, x + k, k < K);
-  lane::load_row(weight, w + k, k < K);
 #pragma unroll
   for (int i = 0; i < OWNED; ++i) v[i] = (v[i] / root) * weight[i];
   if (normed != nullptr && k < K) lane::store_row(normed + k, v);

@@ -46,7 +46,7 @@ from oracle.errors import LanelockError
 EPS = 1e-6
 SHAPES = [(1, 32), (3, 96), (33, 160), (2, 2560), (1, 3584), (2, 5120)]
 full = pytest.mark.full
-ALL_SHAPES = [*SHAPES, pytest.param(33, 5120, marks=full), pytest.param(3, 17408, marks=full)]
+ALL_SHAPES = [*SHAPES, pytest.param(33, 5120, marks=full), pytest.param(2, 8192, marks=full)]
 WORDS = pytest.mark.parametrize("words", [1, 2])
 
 
@@ -228,6 +228,19 @@ class TestForms:
         assert_same_outputs(without, {n: with_copy[n] for n in ("codes", "scales")})
 
 
+class TestLongRows:
+    """Rows longer than one block holds take the many-block form."""
+
+    @pytest.mark.parametrize("K", [8224, 17408, 65536])
+    def test_long_row_is_the_contract(self, device: Device, K: int) -> None:
+        """Up to 65536 elements follow the contract. Red: chunk sums of a row beyond 32 left out."""
+        x, w = rows(30, 1, K)
+        y = normal(rng(31, K), 1, 1, K)
+
+        residual = add(x, y[0])
+        assert_same_outputs(many_blocks(device, x, y, w, 2), {"x": residual, **contract(residual, w, 2)})
+
+
 class TestInvariance:
     """A row's bits are its own."""
 
@@ -249,6 +262,20 @@ class TestInvariance:
         """The same with residual and planes. Red: the planes' pitch taken as the residual's."""
         x, w = rows(21, 3, 96)
         assert_pitch_free(device, add_case(x, normal(rng(22), 3, 3, 96), w, 1))
+
+    @pytest.mark.parametrize("planes", [1, 3])
+    def test_many_blocks_do_not_depend_on_batch_or_pitch(self, device: Device, planes: int) -> None:
+        """The same for both launches of the many-block form. Red: chunk sums of a neighbouring row."""
+        x, w = rows(32, 3, 1312)
+        kernel = ADD_RMS_NORM_PART if planes == 1 else ADD_RMS_NORM_PART_PLANES
+        dims = {"rows": 3, "K": 1312}
+        part = Case(kernel, {**dims, "planes": planes}, {"x": x, "y": normal(rng(33), planes, 3, 1312)})
+        sums = part.run(device)["chunk_sums"]
+        apply = Case(ADD_RMS_NORM_APPLY, {**dims, "eps": EPS}, {"x": x, "chunk_sums": sums, "w": w}, {"WORDS": 2})
+
+        for case in (part, apply):
+            assert_stands_alone(device, case, batch=8)
+            assert_pitch_free(device, case)
 
     def test_devices_give_the_same_bits(self, both_devices: tuple[Device, Device]) -> None:
         """Host and GPU agree on values of every size. Red: an approximate or a flushing instruction."""
@@ -306,7 +333,7 @@ class TestRefusal:
         [
             ({"K": 48}, "K = 48 must be a positive multiple of 32"),
             ({"K": 0}, "K = 0 must be a positive multiple of 32"),
-            ({"K": 65568}, "K = 65568 must be between 32 and 65536"),
+            ({"K": 8224, "normed_pitch": 8224}, "K = 8224 must be between 32 and 8192, the chunks of one block"),
             ({"rows": 0}, "rows = 0 must be between 1 and"),
             ({"x_pitch": 92}, "x_pitch = 92 is less than the row it has to hold, K = 96"),
             ({"x_pitch": 98}, "x_pitch = 98 must be a multiple of 4"),
@@ -331,6 +358,9 @@ class TestRefusal:
             (ADD_RMS_NORM_QUANTIZE, {"y_pitch": 64}, "y_pitch = 64 is less than the row"),
             (ADD_RMS_NORM_PART, {"y_pitch": 98}, "y_pitch = 98 must be a multiple of 4"),
             (ADD_RMS_NORM_APPLY, {"x_pitch": 64}, "x_pitch = 64 is less than the row"),
+            (ADD_RMS_NORM_QUANTIZE, {"K": 8224}, "K = 8224 must be between 32 and 8192"),
+            (ADD_RMS_NORM_PART, {"K": 65568}, "K = 65568 must be between 32 and 65536"),
+            (ADD_RMS_NORM_APPLY, {"K": 65568}, "K = 65568 must be between 32 and 65536"),
         ],
     )
     def test_unsupported_add_is_refused(self, device: Device, kernel: Any, dims: dict[str, int], sentence: str) -> None:
