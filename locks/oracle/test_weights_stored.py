@@ -19,6 +19,7 @@ from oracle.errors import LanelockError
 from oracle.formats import Q8_0
 from oracle.model_weights import HeldWeights, Weights, specs
 from oracle.weights import QuantisedWeights, export_gguf, load, save
+from oracle.weights.mapped import let_go, map_file
 from oracle.weights.sanity import examine
 
 TINY = preset("tiny")
@@ -30,6 +31,12 @@ def all_same(a: Weights, b: Weights) -> bool:
     names = specs(a.config)
     return replace(a.config, name="x") == replace(b.config, name="x") and all(
         same(a.tensor(name), b.tensor(name)) for name in names)
+
+
+def resident(path: Path) -> int:
+    """KiB of a mapped file that this process holds, by the kernel's own count."""
+    lines = Path("/proc/self/smaps").read_text().split(str(path))[1].splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
 
 
 SOURCES: dict[str, tuple[str, ModelConfig | None]] = {
@@ -94,6 +101,25 @@ class TestStored:
         save(load(PEER), tmp_path / "rows")
 
         assert (tmp_path / "whole").read_bytes() == (tmp_path / "rows").read_bytes()
+
+    def test_large_files_let_go_of_their_pages(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A tensor held while others are read keeps its values, though the file's pages are dropped between tensors."""
+        save(load("synthetic:1", TINY), tmp_path / "w")
+        monkeypatch.setattr("oracle.weights.mapped.RESIDENT", 0)
+        weights = load(tmp_path / "w")
+        held = {name: weights.tensor(name) for name in specs(TINY)}
+
+        assert all(same(tensor, load("synthetic:1", TINY).tensor(name)) for name, tensor in held.items())
+
+    @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="not run: no /proc/self/smaps on this system")
+    def test_dropped_pages_are_not_resident(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After letting go, none of the file's pages count to this process.  Red: an advice that misses it."""
+        (tmp_path / "pages").write_bytes(bytes(1 << 20))
+        monkeypatch.setattr("oracle.weights.mapped.RESIDENT", 0)
+        content = map_file(tmp_path / "pages")
+        before, _ = int(content.sum()) + resident(tmp_path / "pages"), let_go(content)
+
+        assert (before, resident(tmp_path / "pages")) == (1024, 0)
 
     def test_examine_states_the_hashes_of_an_import(self, tmp_path: Path) -> None:
         """A checkpoint and its import show the same hashes, which are those in the file's metadata."""

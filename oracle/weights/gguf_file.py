@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from oracle.weights.gguf_cursor import Cursor
 from oracle.weights.gguf_types import TYPES
-from oracle.weights.safetensors_file import map_file, refusal
+from oracle.weights.mapped import map_file, refusal
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -17,8 +17,8 @@ from oracle.weights.dialects import QWEN3NEXT, QWEN35
 from oracle.weights.gguf_file import GgufFile, open_gguf
 from oracle.weights.gguf_types import Q8_0 as Q8_0_TYPE
 from oracle.weights.gguf_types import TYPES, dequantise
+from oracle.weights.mapped import let_go, refusal
 from oracle.weights.recipe import Index, recipes
-from oracle.weights.safetensors_file import refusal
 
 DIALECTS = {"qwen35": QWEN35, "qwen3next": QWEN3NEXT}
 COUNTS = {"d": "embedding_length", "ffn": "feed_forward_length", "q_heads": "attention.head_count",
@@ -46,6 +46,7 @@ class GgufSource:
     def read(self, name: str, rows: Index | None) -> Tensor:
         """Those rows: Q8_0 byte for byte, any other type as float32."""
         info = self.file.tensors[name]
+        let_go(self.file.content)
         blocks = self.file.blocks(name)
         if len(info.shape) == 1:
             values: NDArray[np.float32] = self._floats(name, blocks)[0]

@@ -14,8 +14,9 @@ from oracle.weights.assemble import AssembledWeights, check_complete, check_plau
 from oracle.weights.dialects import HUGGING_FACE
 from oracle.weights.gguf_types import bf16_to_f32
 from oracle.weights.hf_config import read_hf_config
+from oracle.weights.mapped import let_go, refusal
 from oracle.weights.recipe import Index, recipes
-from oracle.weights.safetensors_file import SafetensorsFile, open_safetensors, refusal
+from oracle.weights.safetensors_file import SafetensorsFile, open_safetensors
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -39,6 +40,7 @@ class HfSource:
     def read(self, name: str, rows: Index | None) -> Tensor:
         """Those rows as float32 (float64 if the file has it); BF16 and F16 convert exactly."""
         file, full = self.places[name]
+        let_go(file.content)
         values = file.array(full) if rows is None else file.array(full)[rows]
         kind = file.entries[full].dtype
         if kind == "BF16":

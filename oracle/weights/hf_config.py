@@ -6,7 +6,7 @@ from typing import Any
 
 from oracle.config import ModelConfig
 from oracle.errors import LanelockError
-from oracle.weights.safetensors_file import refusal
+from oracle.weights.mapped import refusal
 
 MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
 

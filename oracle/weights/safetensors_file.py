@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.errors import LanelockError
+from oracle.weights.mapped import map_file, refusal
 
 MAX_HEADER = 100_000_000  # the published limit of the format
 MAX_DIMS = 8
@@ -57,11 +57,6 @@ class SafetensorsFile:
         return flat.reshape(entry.shape)
 
 
-def refusal(path: Path, what: str) -> LanelockError:
-    """The error that names the file and what is wrong with it."""
-    return LanelockError(f"{path}: {what}.")
-
-
 def open_safetensors(path: str | Path) -> SafetensorsFile:
     """Map a file and check its whole header: length, JSON, names, types, shapes, offsets.
 
@@ -82,19 +77,6 @@ def open_safetensors(path: str | Path) -> SafetensorsFile:
     base = 8 + length
     found = [_entry(path, name, value, base, content.size) for name, value in header.items()]
     return SafetensorsFile(path, metadata, _tiled(path, found, base, content.size), content)
-
-
-def map_file(path: Path) -> NDArray[np.uint8]:
-    """The file's bytes, mapped and read-only. Raises LanelockError if it is no readable file."""
-    try:
-        if not path.is_file():
-            raise refusal(path, "is not a file")
-        if path.stat().st_size == 0:
-            raise refusal(path, "is empty")
-        # a plain array over the mapping: slices of np.memmap cost microseconds each, and we take thousands.
-        return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    except (OSError, ValueError) as error:
-        raise refusal(path, f"cannot be read ({error})") from error
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from oracle.errors import LanelockError
 from oracle.formats import Q8_0
 from oracle.model_weights import Tensor, specs, take_rows
 from oracle.weights.assemble import check_finite
-from oracle.weights.safetensors_file import ITEM_BYTES, SafetensorsFile, refusal
+from oracle.weights.mapped import let_go, refusal
+from oracle.weights.safetensors_file import ITEM_BYTES, SafetensorsFile
 
 FORMAT, VERSION = "lanelock", "1"
 PLAIN_KEYS = {"format", "version", "config", "origin", "sha256"}
@@ -74,6 +75,7 @@ class StoredWeights:
 
     def tensor(self, name: str) -> Tensor:
         """The whole tensor."""
+        let_go(self.file.content)
         tensor: Tensor
         if f"{name}.codes" in self.hashes:
             tensor = Q8_0(self._checked(f"{name}.codes"), self._checked(f"{name}.scales"))
