@@ -1,66 +1,85 @@
 """Pack the arguments of a launch, each checked against the catalogue, by value as CUDA captures them."""
 
-import ctypes
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from harness.device import Argument, DeviceError, Memory, Pointer
-from kernels.entry import DTYPES, Buffer, Instance, Scalar, buffer_dtype
+from kernels.entry import DTYPES, Buffer, Instance, buffer_dtype
 
 _RANGES = {"int": (-(2**31), 2**31), "unsigned": (0, 2**32), "long long": (-(2**63), 2**63)}
 
 
 class Packed:
-    """The values of one launch and the array of their addresses that a thunk reads."""
+    """The values of one launch, a word each, and the memories that its pointers lead into."""
 
-    __slots__ = ("address", "pointers", "values")
+    __slots__ = ("memories", "words")
 
-    def __init__(self, words: Sequence[int]) -> None:
-        """Copy the values: what the caller does with them later does not matter."""
-        count = len(words)
-        self.values = (ctypes.c_uint64 * max(count, 1))(*words)
-        first = ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_uint64 * max(count, 1))(*range(first, first + 8 * count, 8))
-        self.address = ctypes.addressof(self.pointers)
+    def __init__(self, words: bytes, memories: tuple[Memory, ...]) -> None:
+        """Copied: what the caller does with the arguments later does not matter."""
+        self.words, self.memories = words, memories
 
 
-def _pointer(inst: Instance, buffer: Buffer, value: Argument) -> int:
-    where = f"{inst.expression} on the host device: argument {buffer.name}"
-    if value is None:
-        if buffer.optional:
-            return 0
-        raise DeviceError(f"{where} is null")
-    if not isinstance(value, Memory | Pointer):
-        raise DeviceError(f"{where} must be memory, not {type(value).__name__}")
-    memory = value.memory if isinstance(value, Pointer) else value
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One parameter of a kernel: a pointer aligned to `align` bytes that may be null, or a number of type `ctype`."""
+
+    name: str
+    ctype: str  # empty for a pointer
+    align: int = 0
+    optional: bool = False
+
+
+def slots(inst: Instance) -> tuple[Slot, ...]:
+    """The parameters in catalogue order; made once a build, because a launch takes microseconds."""
+    found = []
+    for a in inst.kernel.args:
+        if isinstance(a, Buffer):
+            align = a.align or np.dtype(DTYPES[buffer_dtype(inst, a)][0]).itemsize
+            found.append(Slot(a.name, "", align, a.optional))
+        else:
+            found.append(Slot(a.name, a.ctype))
+    return tuple(found)
+
+
+def _address(where: str, slot: Slot, memory: Memory, address: int) -> int:
     if not memory.handle.alive:
-        raise DeviceError(f"{where} is memory {memory.name}, which was freed")
-    align = buffer.align or np.dtype(DTYPES[buffer_dtype(inst, buffer)][0]).itemsize
-    if value.address % align:
-        raise DeviceError(f"{where} is not aligned to {align} bytes")
-    return value.address
+        raise DeviceError(f"{where} on the host device: argument {slot.name} is memory {memory.name}, which was freed")
+    if address % slot.align:
+        raise DeviceError(f"{where} on the host device: argument {slot.name} is not aligned to {slot.align} bytes")
+    return address
 
 
-def _scalar(inst: Instance, scalar: Scalar, value: Argument) -> int:
-    where = f"{inst.expression} on the host device: argument {scalar.name}"
+def _number(where: str, slot: Slot, value: Argument) -> int:
+    what = f"{where} on the host device: argument {slot.name}"
     if not isinstance(value, int | float | np.integer | np.floating):
-        raise DeviceError(f"{where} must be {scalar.ctype}, not {type(value).__name__}")
-    if scalar.ctype == "float":
-        return int(struct.unpack("<I", np.float32(value).tobytes())[0])
-    low, high = _RANGES[scalar.ctype]
+        raise DeviceError(f"{what} must be {slot.ctype}, not {type(value).__name__}")
+    if slot.ctype == "float":
+        return int.from_bytes(np.float32(value).tobytes(), "little")
+    low, high = _RANGES[slot.ctype]
     if int(value) != value or not low <= value < high:
-        raise DeviceError(f"{where} = {value} does not fit {scalar.ctype}")
+        raise DeviceError(f"{what} = {value} does not fit {slot.ctype}")
     return int(value) & 0xFFFFFFFFFFFFFFFF
 
 
-def pack(inst: Instance, args: Sequence[Argument]) -> Packed:
+def pack(where: str, parameters: Sequence[Slot], args: Sequence[Argument]) -> Packed:
     """The packed arguments in catalogue order. Raises DeviceError that names the argument that does not fit."""
-    declared = inst.kernel.args
-    if len(args) != len(declared):
-        raise DeviceError(f"{inst.expression} takes {len(declared)} arguments, got {len(args)}")
-    return Packed([
-        _pointer(inst, a, value) if isinstance(a, Buffer) else _scalar(inst, a, value)
-        for a, value in zip(declared, args, strict=True)
-    ])
+    if len(args) != len(parameters):
+        raise DeviceError(f"{where} takes {len(parameters)} arguments, got {len(args)}")
+    words: list[int] = []
+    memories: list[Memory] = []
+    for slot, value in zip(parameters, args, strict=True):
+        if slot.ctype:
+            words.append(_number(where, slot, value))
+        elif isinstance(value, Memory | Pointer):
+            memory = value.memory if isinstance(value, Pointer) else value
+            memories.append(memory)
+            words.append(_address(where, slot, memory, value.address))
+        elif value is None and slot.optional:
+            words.append(0)
+        else:
+            kind = "null" if value is None else f"{type(value).__name__}, and must be memory"
+            raise DeviceError(f"{where} on the host device: argument {slot.name} is {kind}")
+    return Packed(struct.pack(f"={len(words)}Q", *words), tuple(memories))

@@ -19,11 +19,11 @@ from harness.device import (
     OutOfBounds,
     Properties,
 )
-from harness.host.arguments import Packed, pack
+from harness.host.arguments import Packed, pack, require_alive
 from harness.host.builds import Builder, Built
 from harness.host.compilers import find, march_of_machine
 from harness.host.graph import Capture, HostGraph
-from harness.host.library import DIVERGENCE, OUT_OF_BOUNDS, Launch, Runtime, runtime
+from harness.host.library import DIVERGENCE, LAUNCH, OUT_OF_BOUNDS, Runtime, runtime
 from harness.host.options import HostOptions, coded
 from harness.sources import KERNELS
 from kernels.catalogue import KERNELS as CATALOGUE
@@ -150,21 +150,28 @@ class HostDevice:
 
     def launch(self, built: Built, geometry: Geometry, args: Sequence[Argument], stream: Any = None) -> None:
         """Run to the end; in a capture only record. Raises OutOfBounds, Divergence or DeviceError."""
-        packed = pack(built.instance, args)
+        packed = pack(built.name, built.slots, args)
         if isinstance(stream, Capture):
-            stream.launches.append(lambda: self._run(built, geometry, packed))
+            stream.launches.append(lambda: self._replay(built, geometry, packed))
             stream.names.append(built.name)
             return
+        self._run(built, geometry, packed)
+
+    def _replay(self, built: Built, geometry: Geometry, packed: Packed) -> None:
+        for memory in packed.memories:
+            if not memory.handle.alive:
+                raise DeviceError(f"{built.name} on the host device: captured memory {memory.name} was freed")
         self._run(built, geometry, packed)
 
     def _run(self, built: Built, geometry: Geometry, packed: Packed) -> None:
         schedule, seed = coded(self.options.schedule, ("ascending", "descending"))
         copies, copies_seed = coded(self.options.copies, ("eager", "late"))
-        launch = Launch(
-            built.thunk, packed.address, None, geometry.grid, geometry.block, geometry.smem, geometry.cluster,
-            schedule, copies, seed, copies_seed, self.options.align == "end",
-        )
-        failure = self._runtime.library.lanelock_launch(ctypes.byref(launch))
+        g = geometry
+        launch = LAUNCH.pack(
+            built.thunk, *g.grid, *g.block, g.smem, g.cluster, schedule, copies, seed, copies_seed,
+            self.options.align == "end",
+        )  # fmt: skip
+        failure = self._runtime.library.lanelock_launch(launch, packed.words, len(built.slots))
         if failure:
             text = self._runtime.message_text()
             raise _ERRORS.get(failure, DeviceError)(

@@ -54,7 +54,7 @@ static void make_block(Block& b, unsigned rank) {
   }
 }
 
-static bool launch_is_possible(const Launch& l) {
+static bool launch_is_possible(const Launch& l, int arguments) {
   const uint64_t threads = uint64_t{l.block[0]} * l.block[1] * l.block[2];
   const uint64_t grid = uint64_t{l.grid[0]} * l.grid[1] * l.grid[2];
   if (!threads || threads > MAX_THREADS) fail_outside(MISUSE, "a block of %llu threads is not possible", (unsigned long long)threads);
@@ -64,6 +64,8 @@ static bool launch_is_possible(const Launch& l) {
     fail_outside(MISUSE, "a grid of %u blocks along x is not made of clusters of %u", l.grid[0], l.cluster);
   else if (l.smem > DYNAMIC_SHARED)
     fail_outside(MISUSE, "%u bytes of dynamic shared memory are more than the %zu a GPU has", l.smem, DYNAMIC_SHARED);
+  else if (arguments > MAX_ARGUMENTS)
+    fail_outside(MISUSE, "a kernel of %d arguments is not possible; there is room for %d", arguments, MAX_ARGUMENTS);
   return !running.failure;
 }
 
@@ -99,9 +101,10 @@ static void prepare(const Launch& l) {
 using namespace lane_rt;
 
 // Returns a Failure; the sentence is in lanelock_message().
-extern "C" int lanelock_launch(const Launch* launch) {
+extern "C" int lanelock_launch(const Launch* launch, const uint64_t* values, int count) {
   prepare(*launch);
-  if (!launch_is_possible(*launch)) return running.failure;
+  if (!launch_is_possible(*launch, count)) return running.failure;
+  for (int i = 0; i < count; ++i) running.arguments[i] = values + i;
   for (unsigned r = 0; r < launch->cluster; ++r) make_block(blocks[r], r);
   const Control before = get_control();
   set_control(DEFAULT_CONTROL);

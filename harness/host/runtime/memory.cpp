@@ -17,18 +17,22 @@ char* reserve(size_t bytes) {
 }
 
 bool open_pages(char* from, size_t bytes) { return !bytes || !mprotect(from, bytes, PROT_READ | PROT_WRITE); }
+void close_pages(char* from, size_t bytes) { mprotect(from, bytes, PROT_NONE); }
 
 static uint8_t canary_at(const char* p) { return static_cast<uint8_t>(CANARY >> (reinterpret_cast<uintptr_t>(p) % 2 * 8)); }
 
+constexpr uint64_t CANARY_WORD = 0x0001000100010001ull * CANARY;
+
 void fill_canary(char* from, const char* to) {
+  for (; from < to && reinterpret_cast<uintptr_t>(from) % 8; ++from) *from = static_cast<char>(canary_at(from));
+  for (; from + 8 <= to; from += 8) memcpy(from, &CANARY_WORD, 8);
   for (; from < to; ++from) *from = static_cast<char>(canary_at(from));
 }
 
 const char* find_changed_canary(const char* from, const char* to) {
-  constexpr uint64_t word = 0x0001000100010001ull * CANARY;
   while (from < to) {
     uint64_t seen;
-    if (reinterpret_cast<uintptr_t>(from) % 8 == 0 && from + 8 <= to && (memcpy(&seen, from, 8), seen == word)) {
+    if (reinterpret_cast<uintptr_t>(from) % 8 == 0 && from + 8 <= to && (memcpy(&seen, from, 8), seen == CANARY_WORD)) {
       from += 8;
     } else if (static_cast<uint8_t>(*from) != canary_at(from)) {
       return from;

@@ -14,6 +14,7 @@ constexpr size_t STACK = 1 << 16;
 constexpr size_t STATIC_SHARED = 48 << 10;   // what a GPU gives without opt-in
 constexpr size_t DYNAMIC_SHARED = 227 << 10;  // the most that sm_90 gives with it
 constexpr int MAX_ARRAYS = 64;
+constexpr int MAX_ARGUMENTS = 64;
 constexpr uint8_t POISON = 0xFF;
 constexpr uint16_t CANARY = 0xFFA5;  // NaN as float32 and as float16, and not the poison
 
@@ -21,8 +22,6 @@ using Thunk = void (*)(void* const*);
 
 struct Launch {  // mirrored in library.py
   Thunk thunk;
-  void* const* args;
-  const char* kernel;
   unsigned grid[3], block[3];
   unsigned smem, cluster;
   int schedule;
@@ -44,6 +43,7 @@ struct Random {  // splitmix64
 
 struct Running {  // the launch in progress
   const Launch* launch;
+  const void* arguments[MAX_ARGUMENTS];  // the address of each value
   Random schedule, copies;
   Block* blocks;  // of the cluster that runs
   Fiber* fibers;
@@ -80,6 +80,7 @@ struct Region {
 };
 char* reserve(size_t bytes);  // inaccessible addresses
 bool open_pages(char* from, size_t bytes);
+void close_pages(char* from, size_t bytes);
 void fill_canary(char* from, const char* to);
 const char* find_changed_canary(const char* from, const char* to);
 const Region* region_of(const char* address);  // the region whose mapping holds the address

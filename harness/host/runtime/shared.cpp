@@ -21,18 +21,27 @@ static void poison(const SharedArray& a) {
   }
 }
 
-// The mapping is kept for later launches; the array lies at its end or start as this launch asks.
-static bool place(SharedArray* a, size_t room) {
+// The mapping is kept for later launches; of it, only the pages that this launch's bytes need are accessible.
+static bool map(SharedArray* a, size_t room) {
   const unsigned cluster = running.launch->cluster;
   if (!a->mapping || a->copies < cluster) {
-    a->pages = round_up(room, PAGE);
-    a->stride = a->pages + SHARED_GUARD;
+    a->stride = round_up(room, PAGE) + SHARED_GUARD;
     a->mapping = reserve(cluster * a->stride + SHARED_GUARD);
-    if (!a->mapping) return false;
-    a->copies = cluster;
-    for (unsigned r = 0; r < cluster; ++r)
-      if (!open_pages(copy_pages(*a, r), a->pages)) return false;
+    a->copies = a->mapping ? cluster : 0;
+    a->pages = 0;
   }
+  const size_t pages = round_up(a->bytes, PAGE), before = a->pages;
+  a->pages = pages;
+  for (unsigned r = 0; r < a->copies && pages != before; ++r) {
+    if (before) close_pages(copy_pages(*a, r), before);
+    if (!open_pages(copy_pages(*a, r), pages)) return false;
+  }
+  return a->mapping;
+}
+
+// the array lies at the end or the start of its pages, as this launch asks
+static bool place(SharedArray* a, size_t room) {
+  if (!map(a, room)) return false;
   char* pages = copy_pages(*a, 0);
   a->address = pages;
   if (running.launch->align_end)
