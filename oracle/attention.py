@@ -40,7 +40,7 @@ def _rows(q: F64, k: F64, v: F64, start: int) -> F64:
     own = start + np.arange(q.shape[1])[:, None]
     seen = np.arange(k.shape[1]) <= own
     broken = (~np.isfinite(scores) & seen).any(axis=-1, keepdims=True)
-    scores = np.where(seen, np.where(broken, 0.0, scores), -np.inf)
+    scores = np.where(seen, scores, -np.inf)
     weights = exp(scores - scores.max(axis=-1, keepdims=True))
     weights = np.where(broken, np.nan, weights / weights.sum(axis=-1, keepdims=True))
     o: F64 = np.moveaxis(weights @ np.transpose(v, (0, 2, 1, 3))[:, :, None], 3, 1)

@@ -15,8 +15,8 @@ def greedy(logits: F64) -> tuple[I64, Bools]:
     Source: the contract.
     """
     fault: Bools = np.any(np.isnan(logits), axis=-1) | np.all(np.isneginf(logits), axis=-1)
-    # argmax takes the first of equals; a NaN would win every comparison, so its row is blanked.
-    return np.argmax(np.where(fault[..., None], 0.0, logits), axis=-1), fault
+    # argmax takes the first of equals, and a NaN before any number.
+    return np.where(fault, 0, np.argmax(logits, axis=-1)), fault
 
 
 def pick(logits: F64, step: int) -> I64:

@@ -1,6 +1,6 @@
 """Cosines and sines of rotary positions, exact to float64 at every position of the context.
 
-Everything after the frequencies is + - * / and comparison in float64, so that the table is the same on every machine.
+Everything after the frequencies is + - * /, rounding and comparison in float64, so that the table is the same anywhere.
 A pair (hi, lo) is a double-double: the unevaluated sum of two floats, lo at most half a unit of hi.
 """
 
@@ -12,8 +12,7 @@ from oracle.arrays import F64, I64
 from oracle.config import ModelConfig
 
 DIGITS = 50
-SPLIT = 134217729.0  # 2**27 + 1, Dekker's constant: halves a 53-bit product exactly without an fma
-TERMS = 9  # of each Taylor series: the next term at pi/4 is below 2**-60
+TERMS = 8  # of each Taylor series: the next term at pi/4 is below 2**-58
 
 
 def frequencies(dim: int, theta: float) -> tuple[F64, F64]:
@@ -72,56 +71,37 @@ def rope(x: F64, cos: F64, sin: F64) -> F64:
     return np.concatenate([a * c - b * s, b * c + a * s, rest], axis=-1)
 
 
-def _two_sum(a: F64, b: F64) -> tuple[F64, F64]:
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _two_product(a: F64, b: F64) -> tuple[F64, F64]:
-    product = a * b
-    a_top = SPLIT * a - (SPLIT * a - a)
-    b_top = SPLIT * b - (SPLIT * b - b)
-    a_low, b_low = a - a_top, b - b_top
-    return product, ((a_top * b_top - product) + a_top * b_low + a_low * b_top) + a_low * b_low
-
-
-def _product(x: F64, hi: F64, lo: F64) -> tuple[F64, F64]:
-    product, rest = _two_product(x, hi)
-    return _two_sum(product, rest + x * lo)
-
-
-def _half_pi() -> tuple[F64, F64]:
-    with mpmath.workdps(DIGITS):
-        hi = float(mpmath.pi / 2)
-        return np.float64(hi) * np.ones(1), np.float64(mpmath.pi / 2 - hi) * np.ones(1)
-
-
-def _reduce(hi: F64, lo: F64) -> tuple[F64, F64, F64]:
-    # the nearest multiple of pi/2 and what is left: the quotient only has to be right to a unit or so at its ties.
-    top, low = _half_pi()
-    turns = np.floor(hi / top + 0.5)
-    multiple, rest = _product(turns, top, low)
-    difference, error = _two_sum(hi, -multiple)
-    left, left_low = _two_sum(difference, error + (lo - rest))
-    return turns, left, left_low
+def _product(n: F64, hi: F64, lo: F64) -> tuple[F64, F64]:
+    # n times hi + lo as a double-double. n is a whole number below 2**26 and `top` has 24 bits, so n * top, n * low and
+    # their difference from the rounded product are all exact.
+    product = n * hi
+    top = hi.astype(np.float32).astype(np.float64)
+    return product, (n * top - product) + n * (hi - top) + n * lo
 
 
 def _cos_sin(hi: F64, lo: F64) -> tuple[F64, F64]:
-    turns, x, x_low = _reduce(hi, lo)
+    turns, x = _reduce(hi, lo)
     cos, sin = _series(x, 0), x * _series(x, 1)
-    # first order in the low part: the second is below 2**-106.
-    cos, sin = cos - sin * x_low, sin + cos * x_low
     quarter = turns - 4.0 * np.floor(turns / 4.0)
     swap = (quarter == 1) | (quarter == 3)
     cos, sin = np.where(swap, sin, cos), np.where(swap, cos, sin)
     return np.where((quarter == 1) | (quarter == 2), -cos, cos), np.where(quarter >= 2, -sin, sin)
 
 
+def _reduce(hi: F64, lo: F64) -> tuple[F64, F64]:
+    # the nearest multiple of pi/2 and the angle past it. hi - multiple is exact: the two lie within a factor of two.
+    with mpmath.workdps(DIGITS):
+        half_pi = float(mpmath.pi / 2)
+        rest_of_half_pi = float(mpmath.pi / 2 - half_pi)
+    turns = np.rint(hi / half_pi)
+    multiple, rest = _product(turns, np.full(1, half_pi), np.full(1, rest_of_half_pi))
+    return turns, (hi - multiple) + (lo - rest)
+
+
 def _series(x: F64, odd: int) -> F64:
     # cos(x) for odd = 0, sin(x)/x for odd = 1: 1 - x^2/((1 + odd)(2 + odd)) (1 - x^2/((3 + odd)(4 + odd)) (1 - ...)).
     square = x * x
     value = np.ones_like(x)
-    for n in range(2 * TERMS, 0, -2):
-        value = 1.0 - square * value / ((n + odd) * (n - 1 + odd))
+    for n in range(TERMS, 0, -1):
+        value = 1.0 - square * value / ((2 * n + odd) * (2 * n - 1 + odd))
     return value

@@ -80,6 +80,17 @@ class TestCausality:
 
         assert np.abs(attention(q, k, v, 2)[:, :3] - want[:, :3]).max() < 1e-14
 
+    @pytest.mark.parametrize("start", [0, 2, 9])
+    def test_a_last_value_that_is_not_finite_is_its_own_querys_alone(self, start: int) -> None:
+        """A NaN in the newest value reaches the last query and none before it."""
+        q, k, v = problem(6, start)
+        want = attention(q, k, v, start)
+        v[:, -1] = np.nan
+        o = attention(q, k, v, start)
+
+        assert np.abs(o[:, :5] - want[:, :5]).max() < 1e-14
+        assert np.isnan(o[:, 5]).all()
+
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_a_score_that_is_not_finite_makes_its_rows_nan(self, bad: float) -> None:
         """An overflowed key is not dropped: every query that sees it is NaN, of its own kv head and sequence alone."""
