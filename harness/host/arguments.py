@@ -80,6 +80,6 @@ def pack(where: str, parameters: Sequence[Slot], args: Sequence[Argument]) -> Pa
         elif value is None and slot.optional:
             words.append(0)
         else:
-            kind = "null" if value is None else f"{type(value).__name__}, and must be memory"
-            raise DeviceError(f"{where} on the host device: argument {slot.name} is {kind}")
+            wrong = "is null" if value is None else f"must be memory, not {type(value).__name__}"
+            raise DeviceError(f"{where} on the host device: argument {slot.name} {wrong}")
     return Packed(struct.pack(f"={len(words)}Q", *words), tuple(memories))

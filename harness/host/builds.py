@@ -9,11 +9,12 @@ from pathlib import Path
 
 from harness.cache import cache_key, cache_root, cached, write_whole
 from harness.device import BuildError
+from harness.host.arguments import Slot, slots
 from harness.host.compilers import Compiler
 from harness.host.library import RUNTIME, Runtime
 from harness.host.thunks import library_source, refuse_assembly, symbol, thunk
 from harness.sources import KERNELS, closure, closure_text
-from kernels.entry import Buffer, Instance
+from kernels.entry import Instance, Kernel, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Built:
     instance: Instance
     thunk: int
     library: Path
-    pointers: tuple[bool, ...]  # which arguments are pointers
+    slots: tuple[Slot, ...]
 
     @property
     def name(self) -> str:
@@ -43,11 +44,19 @@ class Builder:
         self.compiler, self.march, self.root, self.runtime = compiler, march, root, runtime
         self.flags = (*compiler.flags(march), "-DLANELOCK_HOST", f"-I{RUNTIME}", f"-I{root}", f"-I{KERNELS}")
         self._built: dict[str, Built] = {}
+        # the same by the kernel's id, which stays its own while the entry keeps the kernel alive: a look-up in 1 us
+        self._known: dict[tuple[int, tuple[Value, ...]], tuple[Kernel, Built]] = {}
         self._closures: dict[Path, str] = {}
 
     def find(self, instance: Instance) -> Built | None:
         """What is already built and loaded."""
-        return self._built.get(_identity_of(instance))
+        key = (id(instance.kernel), instance.values)
+        if key not in self._known:
+            built = self._built.get(_identity_of(instance))
+            if built is None:
+                return None
+            self._known[key] = (instance.kernel, built)
+        return self._known[key][1]
 
     def build(self, instances: Sequence[Instance]) -> list[Built]:
         """The instantiations in the order asked for. Raises BuildError with the compiler's first error."""
@@ -115,5 +124,4 @@ class Builder:
         loaded = ctypes.PyDLL(str(library))
         loaded.lanelock_bind(ctypes.c_void_p(self.runtime.machine_address))
         address = ctypes.cast(getattr(loaded, symbol(index)), ctypes.c_void_p).value
-        pointers = tuple(isinstance(a, Buffer) for a in inst.kernel.args)
-        self._built[_identity_of(inst)] = Built(inst, int(address or 0), library, pointers)
+        self._built[_identity_of(inst)] = Built(inst, int(address or 0), library, slots(inst))

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from harness.device import BuildError, NotRun
 
-#: No contraction, no fast math, the GPU's wrapping integers, no aliasing rule that reinterpreted vectors would break.
+#: No contraction, no fast math, the GPU's wrapping integers, no aliasing rule that reinterpreted vectors would break;
+#: a frame wider than a page touches each of its pages, so that it cannot step over the guard below a stack.
 CONTRACT_FLAGS = (
     "-std=c++20",
     "-O2",
@@ -24,6 +25,7 @@ CONTRACT_FLAGS = (
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-stack-protector",
+    "-fstack-clash-protection",
     "-fvisibility=hidden",
     "-fPIC",
     "-w",

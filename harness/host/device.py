@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import os
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from harness.device import (
     OutOfBounds,
     Properties,
 )
-from harness.host.arguments import Packed, pack, require_alive
+from harness.host.arguments import Packed, pack
 from harness.host.builds import Builder, Built
 from harness.host.compilers import find, march_of_machine
 from harness.host.graph import Capture, HostGraph
@@ -167,10 +168,13 @@ class HostDevice:
         schedule, seed = coded(self.options.schedule, ("ascending", "descending"))
         copies, copies_seed = coded(self.options.copies, ("eager", "late"))
         g = geometry
-        launch = LAUNCH.pack(
-            built.thunk, *g.grid, *g.block, g.smem, g.cluster, schedule, copies, seed, copies_seed,
-            self.options.align == "end",
-        )  # fmt: skip
+        try:
+            launch = LAUNCH.pack(
+                built.thunk, *g.grid, *g.block, g.smem, g.cluster, schedule, copies, seed, copies_seed,
+                self.options.align == "end",
+            )  # fmt: skip
+        except struct.error as error:
+            raise DeviceError(f"{built.name} on the host device: {geometry} is not possible: {error}") from None
         failure = self._runtime.library.lanelock_launch(launch, packed.words, len(built.slots))
         if failure:
             text = self._runtime.message_text()

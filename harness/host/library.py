@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import struct
 from pathlib import Path
 
 from harness.cache import cache_key, cached
@@ -13,23 +14,8 @@ RUNTIME = Path(__file__).parent / "runtime"
 OUT_OF_BOUNDS, DIVERGENCE, MISUSE, FLOATING_POINT = 1, 2, 3, 4
 
 
-class Launch(ctypes.Structure):
-    """Mirror of struct Launch in runtime.h."""
-
-    _fields_ = (
-        ("thunk", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("kernel", ctypes.c_char_p),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("smem", ctypes.c_uint),
-        ("cluster", ctypes.c_uint),
-        ("schedule", ctypes.c_int),
-        ("copies", ctypes.c_int),
-        ("schedule_seed", ctypes.c_uint64),
-        ("copies_seed", ctypes.c_uint64),
-        ("align_end", ctypes.c_int),
-    )
+#: struct Launch of runtime.h: thunk, grid, block, dynamic shared bytes, cluster, schedule, copies, both seeds, align.
+LAUNCH = struct.Struct("@P3I3IIIiiQQi")
 
 
 class Runtime:
@@ -39,7 +25,7 @@ class Runtime:
         """Load the library and declare its functions."""
         self.library = library = ctypes.PyDLL(str(path))
         for name, result, *arguments in (
-            ("launch", ctypes.c_int, ctypes.POINTER(Launch)),
+            ("launch", ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int),
             ("message", ctypes.c_char_p),
             ("machine", ctypes.c_void_p),
             ("counters", ctypes.POINTER(ctypes.c_ulonglong)),

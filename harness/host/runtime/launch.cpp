@@ -104,7 +104,7 @@ using namespace lane_rt;
 extern "C" int lanelock_launch(const Launch* launch, const uint64_t* values, int count) {
   prepare(*launch);
   if (!launch_is_possible(*launch, count)) return running.failure;
-  for (int i = 0; i < count; ++i) running.arguments[i] = values + i;
+  for (int i = 0; i < count; ++i) running.arguments[i] = const_cast<uint64_t*>(values + i);
   for (unsigned r = 0; r < launch->cluster; ++r) make_block(blocks[r], r);
   const Control before = get_control();
   set_control(DEFAULT_CONTROL);

@@ -43,7 +43,7 @@ struct Random {  // splitmix64
 
 struct Running {  // the launch in progress
   const Launch* launch;
-  const void* arguments[MAX_ARGUMENTS];  // the address of each value
+  void* arguments[MAX_ARGUMENTS];  // the address of each value
   Random schedule, copies;
   Block* blocks;  // of the cluster that runs
   Fiber* fibers;

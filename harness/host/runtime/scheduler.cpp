@@ -130,7 +130,7 @@ static void cluster_barrier(Site site) {
 }
 
 static void fiber_main() {
-  running.launch->thunk(running.launch->args);
+  running.launch->thunk(running.arguments);
   Fiber* self = machine.current;
   ++machine.progress;
   ++self->block->exited;
