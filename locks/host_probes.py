@@ -1,83 +1,150 @@
-"""Catalogue entries of the probe kernels of locks/data/host_device, for the locks of the host device."""
+"""Catalogue entries of locks/kernels/host_*.cu: kernels that locks of the host device launch, most of them wrong.
 
-from pathlib import Path
-from typing import Any
+The sources lie beside the locks; a room's path is relative to kernels/, where every source is looked for.
+"""
 
-import numpy as np
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
-from harness.device import Argument, Memory
-from harness.host import HostDevice
-from kernels.entry import Buffer, Geometry, Instance, Kernel, Param, Scalar, Value
+from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
 
-#: Where the probes' CUDA source lies.
-SOURCES = Path(__file__).parent / "data" / "host_device"
+MEMORY, THREADS, COPIES = (f"../locks/kernels/host_{name}" for name in ("memory", "threads", "copies"))
 
-X = Buffer("x", "f32", ("n",), "r")
-Y = Buffer("y", "f32", ("n",), "rw")
-XI = Buffer("x", "i32", ("n",), "r")
-YI = Buffer("y", "i32", ("n",), "rw")
-PARAMS = {
-    "partial_barrier": (Param("REACH", (16, 32)), Param("RETURN", (False, True))),
-    "reverse": (Param("BARRIER", (False, True)),),
-    "reverse_warp": (Param("BARRIER", (False, True)),),
-    "pipeline": (Param("STAGES", (3,)), Param("WAIT", (1, 2)), Param("LAST", (0, 1)), Param("PRIMED", (1, 2))),
-}
-ARGS: dict[str, tuple[Buffer | Scalar, ...]] = {
-    "copy_element": (X, Y, Scalar("at")),
-    "write_element": (Y, Scalar("at")),
-    "shared_element": (Y, Scalar("read"), Scalar("write")),
-    "unwritten_shared": (Buffer("y", "u32", ("n",), "w"),),
-    "partial_barrier": (Y,),
-    "two_barriers": (Y,),
-    "shuffle": (Y, Scalar("lanes"), Scalar("mask"), Scalar("source")),
-    "mixed_collectives": (Y,),
-    "halves": (YI,),
-    "reverse": (XI, YI),
-    "reverse_warp": (XI, YI),
-    "order": (YI, YI),
-    "pipeline": (XI, YI, Scalar("chunks")),
-    "multiply": (X, Y),
-    "deep": (YI, Scalar("depth")),
-    "load_vector": (Buffer("x", "i8", ("n",), "r"), YI, Scalar("at")),
-    "counted": (Buffer("x", "i32", ("n",), "r", align=16), YI),
-}
-#: The instantiations that locks use, built together as one library.
-VALUES: dict[str, tuple[tuple[Value, ...], ...]] = {
-    "partial_barrier": ((16, False), (16, True), (32, True)),
-    "reverse": ((False,), (True,)),
-    "reverse_warp": ((False,), (True,)),
-    "pipeline": ((3, 1, 0, 2), (3, 2, 0, 2), (3, 1, 1, 2), (3, 1, 0, 1)),
-}
+BOTH = (False, True)
 
 
-def probe(symbol: str, *values: Value, args: tuple[Buffer | Scalar, ...] | None = None) -> Instance:
-    """An instantiation of a probe; other args than its own make one that must not compile."""
-    one_warp = Geometry((1, 1, 1), (32, 1, 1))
-    kernel = Kernel(
-        symbol, "probes", symbol, args or ARGS[symbol], lambda _: one_warp, "a probe", PARAMS.get(symbol, ())
+def _launch(dims: Dims) -> Geometry:
+    """One block of 32 threads, unless the dims say otherwise."""
+    return Geometry(
+        (int(dims.get("blocks", 1)), 1, 1), (int(dims.get("threads", 32)), 1, 1), 4 * int(dims.get("words", 0))
     )
-    return Instance(kernel, values)
 
 
-def probe_device(**options: Any) -> HostDevice:
-    """A host device with the probes' sources and all probes built."""
-    device = HostDevice(source_root=SOURCES, **options)
-    device.build_many([probe(symbol, *values) for symbol in ARGS for values in VALUES.get(symbol, ((),))])
-    return device
+def _cubes(_: Dims) -> Geometry:
+    return Geometry((3, 2, 2), (4, 2, 3))
 
 
-def run(device: HostDevice, inst: Instance, *args: Argument, threads: int = 32, blocks: int = 1, smem: int = 0) -> None:
-    """Launch a probe on a one-dimensional grid."""
-    device.launch(device.build(inst), Geometry((blocks, 1, 1), (threads, 1, 1), smem), args)
+def _entry(
+    room: str, symbol: str, doc: str, *args: Buffer | Scalar, params: tuple[Param, ...] = (),
+    geometry: Callable[[Dims], Geometry] = _launch,
+) -> Kernel:  # fmt: skip
+    return Kernel(name=symbol, room=room, symbol=symbol, args=args, geometry=geometry, doc=doc, params=params)
 
 
-def floats(device: HostDevice, name: str, count: int) -> Memory:
-    """A buffer of that many float32 (or int32), with no byte to spare on its guarded side."""
-    return device.alloc(name, 4 * count, 4)
+_memory, _threads, _copies = (partial(_entry, room) for room in (MEMORY, THREADS, COPIES))
 
 
-def ints(device: HostDevice, name: str, values: np.ndarray) -> Memory:
-    """A buffer with these int32, aligned for 16-byte copies."""
-    memory = device.alloc(name, 4 * values.size, 16)
-    device.write(memory, values.astype(np.int32))
-    return memory
+def _word(dtype: str = "f32") -> Buffer:
+    return Buffer("y", dtype, (1,), "w")
+
+
+def _by_thread(name: str = "y", access: Literal["r", "w", "rw"] = "w", dtype: str = "i32") -> Buffer:
+    return Buffer(name, dtype, ("threads",), access)
+
+
+_T = Param("T", ("f32", "i8"))
+_WRITE, _SYNC, _PRIMITIVE, _SHARED_TARGET = (
+    Param(name, BOTH) for name in ("WRITE", "SYNC", "PRIMITIVE", "SHARED_TARGET")
+)
+_BYTES = Buffer("x", "u8", (64,), "r", align=16)
+_WORDS = Buffer("y", "u32", (4,), "w", align=16)
+_AT = Scalar("at")
+
+READ_AT = _memory("read_at", "y = x[at].", _word("T"), Buffer("x", "T", ("N",), "r"), _AT, params=(_T,))
+WRITE_AT = _memory("write_at", "y[at] = 1.", Buffer("y", "T", ("N",), "rw"), _AT, params=(_T,))
+SHARED_AT = _memory("shared_at", "Element `at` of a shared array of 8.", _word(), _AT, params=(_WRITE,))
+SHARED_SLACK = _memory("shared_slack", "A word behind an aligned one.", _word(), _AT)
+DYNAMIC_AT = _memory(
+    "dynamic_at", "Element `at` of dynamic shared memory.", _word(), _AT, Scalar("words"), params=(_WRITE,)
+)
+SHARED_FIRST = _memory(
+    "shared_first",
+    "What shared memory holds before it is written.",
+    Buffer("y", "u32", ("blocks", 32), "w"),
+    Buffer("z", "u32", ("blocks", 32), "w"),
+)
+TOO_MUCH_SHARED = _memory("too_much_shared", "One word more than 48 KB.", _word())
+LOAD_AT = _memory("load_at", "16 bytes from byte `at` on.", _WORDS, _BYTES, _AT, params=(_PRIMITIVE,))
+STORE_AT = _memory(
+    "store_at",
+    "16 bytes to byte `at`.",
+    Buffer("y", "u8", (64,), "rw", align=16),
+    Buffer("x", "u32", (4,), "r", align=16),
+    _AT,
+    params=(_PRIMITIVE,),
+)
+READ_POINTER = _memory(
+    "read_pointer", "Reads x, or an address.", _word(), Buffer("x", "f32", (1,), "r", optional=True),
+    Scalar("address", "long long"),
+)  # fmt: skip
+STACK = _memory(
+    "stack", "Uses a deep stack, or a wide one.", Buffer("y", "i32", (64,), "w"), Scalar("depth"),
+    params=(Param("WORDS", (1, 32768)),),
+)  # fmt: skip
+
+BARRIER_OF_SOME = _threads("barrier_of_some", "A barrier for threads below a limit.", _by_thread(), Scalar("limit"))
+BARRIER_OF_TWO_PLACES = _threads("barrier_of_two_places", "A barrier in two places.", _by_thread(), Scalar("limit"))
+BARRIER_AND_SHUFFLE = _threads("barrier_and_shuffle", "A barrier for half a warp.", _by_thread())
+BARRIERS_IN_A_ROW = _threads("barriers_in_a_row", "Passes words around a block.", _by_thread(), Scalar("rounds"))
+BARRIER_BY_NAME = _threads(
+    "barrier_by_name", "A barrier for each half.", _by_thread(), Scalar("id", "unsigned"), Scalar("wrong")
+)
+REVERSE_BLOCK = _threads("reverse_block", "Reverses 64 words.", _by_thread(), _by_thread("x", "r"), params=(_SYNC,))
+REVERSE_WARP = _threads("reverse_warp", "Reverses 32 words.", _by_thread(), _by_thread("x", "r"), params=(_SYNC,))
+LAST_BLOCK = _threads("last_block", "Every block writes one word.", _word("i32"))
+SHUFFLE_OF = _threads(
+    "shuffle_of",
+    "A shuffle of some lanes.",
+    _by_thread(),
+    Scalar("mask", "unsigned"),
+    Scalar("source"),
+    Scalar("lanes"),
+)
+TWO_COLLECTIVES = _threads("two_collectives", "Half a warp shuffles, half votes.", _by_thread())
+HALVES = _threads("halves", "Parts of a warp at different paces.", _by_thread(), Scalar("rounds"))
+ORDER = _threads(
+    "order",
+    "The order in which threads arrive.",
+    Buffer("y", "i32", (2, "blocks", 64), "w"),
+    Buffer("next", "i32", (2,), "rw"),
+    Scalar("blocks"),
+)
+WORK = _threads(
+    "work",
+    "A known amount of work.",
+    Buffer("y", "i32", (2, 64, 4), "w", align=16),
+    Buffer("x", "i32", (2, 64, 4), "r", align=16),
+)
+HALF_OF = _threads("half_of", "y = x / 2.", _by_thread(dtype="f32"), _by_thread("x", "r", "f32"))
+CHANGES_ROUNDING = _threads("changes_rounding", "Changes the rounding mode.", _by_thread(dtype="f32"))
+STEP = _threads("step", "counter = 3 counter + add.", Buffer("counter", "u32", (1,), "rw"), Scalar("add", "unsigned"))
+PLACE = _threads("place", "Where each thread is.", Buffer("y", "i32", (12, 24, 3), "w"), geometry=_cubes)
+
+COPY = _copies(
+    "copy", "One asynchronous copy.", _WORDS, _BYTES, Scalar("to"), Scalar("from"), Scalar("filled"),
+    params=(_SHARED_TARGET,),
+)  # fmt: skip
+
+
+def pipeline(stages: int, primed: int, wait: int, *, commit: bool = True, empty: bool = True) -> Kernel:
+    """The pipeline with these template values alone; right are primed = stages - 1 and wait = stages - 2."""
+    values = {"STAGES": stages, "PRIMED": primed, "WAIT": wait, "COMMIT": commit, "EMPTY": empty}
+    return _copies(
+        "pipeline",
+        "Reverses chunks through a ring of asynchronous copies.",
+        Buffer("y", "u32", ("chunks", 128), "w", align=16),
+        Buffer("x", "u32", ("chunks", 128), "r", align=16),
+        Scalar("chunks"),
+        params=tuple(Param(name, (value,)) for name, value in values.items()),
+    )
+
+
+RIGHT = pipeline(3, 2, 1)
+WRONG = {
+    "the wait is one group too shallow": pipeline(3, 2, 2),
+    "no wait": pipeline(3, 2, -1),
+    "primed with one chunk only": pipeline(3, 1, 1),
+    "no commit": pipeline(3, 2, 1, commit=False),
+    "the last chunks have no group of their own": pipeline(3, 2, 1, empty=False),
+}

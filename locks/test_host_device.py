@@ -1,431 +1,744 @@
-"""The host device is stricter than a GPU: what a GPU may get away with is an error here, and names its cause."""
+"""The host device: what it refuses, what it sees, and that it lives on afterwards. CUDA's rules, run strictly.
+
+Each probe of locks/kernels/host_*.cu does one thing; most of them do one thing wrong.
+"""
 
 import ctypes
-import mmap
+import faulthandler
+import itertools
 import multiprocessing
-import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.device import BuildError, DeviceError, Divergence, OutOfBounds
-from harness.host import HostDevice
-from harness.host.thunks import argument_type
-from kernels.entry import Buffer, Geometry, Scalar
-from locks.host_probes import ARGS, SOURCES, X, Y, floats, ints, probe, probe_device, run
+from harness.device import BuildError, DeviceError, NotRun, OutOfBounds, Race
+from harness.host import HostDevice, HostOptions
+from harness.host.builds import Builder
+from harness.host.compilers import Compiler, find, zig_command
+from harness.host.library import runtime
+from harness.inputs import random_inputs
+from harness.run import run_kernel
+from kernels.catalogue import kernel as find_kernel
+from kernels.entry import Buffer, Geometry, Instance, Kernel, Param, Scalar, instance
+from locks import host_probes as probe
+from locks.host_faults import ALIGNMENT, BOUNDS, BYTES, FAULTS, THREADS, Arrays, Dims, Fault, once
+from locks.support import assert_same_bits
 
-# template values of the probes
-STAYING, RETURNING, WITH_BARRIER = (16, False), (True,), (True,)
+NOT_RUN = "not run: "
+POISON_WORD = 0xFFFFFFFF
+T64 = {"threads": 64}
+PAST = BOUNDS["read of f32 5"]
+
+
+def _instances() -> list[Instance]:
+    """Every probe with every choice of its template values: built together, a library a source."""
+    kernels = [k for k in vars(probe).values() if isinstance(k, Kernel)] + list(probe.WRONG.values())
+    return [Instance(k, values) for k in kernels for values in itertools.product(*(p.values for p in k.params))]
 
 
 @pytest.fixture(scope="module")
 def host() -> HostDevice:
-    """One device for the module; other options share its builds."""
-    return probe_device()
+    """A host device on which all probes are built."""
+    try:
+        device = HostDevice()
+    except NotRun as absent:
+        pytest.skip(NOT_RUN + str(absent))
+    device.build_many(_instances())
+    return device
 
 
-class TestBuffers:
-    """Global memory lies between guards."""
+def words(*shape: int) -> np.ndarray:
+    """Words that are all different."""
+    return np.arange(1, 1 + np.prod(shape), dtype=np.uint32).reshape(shape)
 
-    @pytest.mark.parametrize(("align", "at", "side"), [("end", 5, "past the end"), ("start", -1, "before the start")])
-    def test_read_of_one_element_outside_is_named(self, host: HostDevice, align: str, at: int, side: str) -> None:
-        """Reading one element past (before) a buffer is an error with kernel, buffer, byte offset, thread and block.
 
-        Red: guard pages left out, or a buffer not laid against the guard.
+def by_name(faults: Mapping[str, Fault]) -> pytest.MarkDecorator:
+    """One lock a fault."""
+    return pytest.mark.parametrize("name", list(faults))
+
+
+class TestBounds:
+    """A kernel that touches what is not its own is an error that names kernel, buffer and byte offset."""
+
+    @by_name(BOUNDS)
+    def test_an_access_outside_is_named(self, host: HostDevice, name: str) -> None:
+        """One element past or before, or far away, read or written, by a thread or a copy: named with its offset.
+
+        Red: guard pages or canaries left out, buffers or shared arrays side by side.
         """
-        device = host.with_options(align=align)
-        x, y = floats(device, "weights", 5), floats(device, "out", 1)
+        with pytest.raises(BOUNDS[name].error, match=BOUNDS[name].says):
+            BOUNDS[name].run(host)
+
+    @by_name(ALIGNMENT)
+    def test_a_misaligned_access_is_named(self, host: HostDevice, name: str) -> None:
+        """An access of 16 bytes at an address that is no multiple of 16 is an error, as on a GPU."""
+        with pytest.raises(ALIGNMENT[name].error, match=ALIGNMENT[name].says):
+            ALIGNMENT[name].run(host)
+
+    def test_the_message_names_kernel_thread_and_options(self, host: HostDevice) -> None:
+        """An error says which instantiation, which thread, and the options that choose the same run."""
         with pytest.raises(OutOfBounds) as caught:
-            run(device, probe("copy_element"), x, y, at)
-        message = str(caught.value)
-        expected = f"read {side} of buffer weights (20 bytes) at byte offset {4 * at}, by thread (3, 0, 0)"
-        assert message.startswith(f"copy_element on the host device: {expected}")
+            PAST.run(host.with_options(schedule=9, copies="late"))
 
-    @pytest.mark.parametrize(("align", "at"), [("end", 5), ("start", -1)])
-    def test_write_of_one_element_outside_is_named(self, host: HostDevice, align: str, at: int) -> None:
-        """Writing one element outside is an error and is told from reading. Red: the access kind not read."""
-        device = host.with_options(align=align)
-        with pytest.raises(OutOfBounds, match=rf"write .* of buffer out \(20 bytes\) at byte offset {4 * at},"):
-            run(device, probe("write_element"), floats(device, "out", 5), at)
+        assert re.search(
+            r"^read_at<float> on the host device: .* by thread \(0, 0, 0\) of block \(0, 0, 0\) "
+            r"\[--device host --schedule 9 --copies late --align end\]$", str(caught.value)
+        )  # fmt: skip
 
-    @pytest.mark.parametrize(("align", "at"), [("end", -1), ("start", 5)])
-    def test_write_on_the_open_side_is_found_by_its_canary(self, host: HostDevice, align: str, at: int) -> None:
-        """A write between the buffer and the edge of its pages is found when the buffer is checked.
+    def test_free_checks_the_canary(self, host: HostDevice) -> None:
+        """Memory is given back with its guards checked, and is gone also when the check fails."""
+        memory = host.with_options(align="start").alloc("slack", 5)
+        ctypes.memset(memory.address + 6, 0, 1)
 
-        Red: the canary not compared.
-        """
-        device = host.with_options(align=align)
-        y = floats(device, "out", 5)
-        run(device, probe("write_element"), y, at)
-        with pytest.raises(OutOfBounds, match=rf"write .* of buffer out \(20 bytes\) at byte offset {4 * at}$"):
-            device.check(y)
+        with pytest.raises(OutOfBounds, match=r"write past the end of buffer slack \(5 bytes\) at byte offset 6"):
+            host.free(memory)
+        with pytest.raises(DeviceError, match="buffer slack was freed"):
+            host.read(memory)
 
-    def test_far_access_still_hits_the_guard(self, host: HostDevice) -> None:
-        """A row a megabyte past the end is inside the guard. Red: a guard of one page."""
-        y = floats(host, "out", 5)
-        with pytest.raises(OutOfBounds, match="past the end of buffer out"):
-            run(host, probe("write_element"), y, 1 << 18)
+    @pytest.mark.parametrize("align", ["end", "start"])
+    @pytest.mark.parametrize("nbytes", [0, 1, 16, 4095, 4096, 4097])
+    def test_memory_lies_at_its_guard_page(self, host: HostDevice, align: str, nbytes: int) -> None:
+        """A buffer ends (or begins) exactly at a page that nothing may touch, as closely as its alignment allows."""
+        memory = host.with_options(align=align).alloc("edge", nbytes, 1)
+        edge = memory.address + (nbytes if align == "end" else 0)
+        host.free(memory)
 
-    def test_new_memory_is_poison(self, host: HostDevice) -> None:
-        """Memory that nobody wrote reads as 0xFF. Red: zeroed memory."""
-        assert (host.read(host.alloc("fresh", 100)) == 0xFF).all()
+        assert edge % 4096 == 0
 
-    def test_copy_outside_is_refused(self, host: HostDevice) -> None:
-        """The host's own copies stay inside the buffer."""
-        with pytest.raises(DeviceError, match="do not lie in buffer out"):
-            host.write(floats(host, "out", 2), np.zeros(3, np.float32))
+    def test_neighbouring_buffers_are_told_apart(self, host: HostDevice) -> None:
+        """An access between two buffers is named by the one that it left: guards are wide and do not touch."""
+        first, second = host.alloc("first", 64), host.alloc("second", 64)
+        gap = abs(first.address - second.address)
+        host.free(first)
+        host.free(second)
 
-    def test_freed_memory_is_refused(self, host: HostDevice) -> None:
-        """A launch with memory that was freed is refused before it starts."""
-        x, y = floats(host, "gone", 2), floats(host, "out", 2)
-        host.free(x)
-        with pytest.raises(DeviceError, match="gone, which was freed"):
-            run(host, probe("copy_element"), x, y, 0)
+        assert gap >= 1 << 22
 
 
 class TestShared:
-    """Shared memory: every array on its own, poisoned before each block."""
+    """Shared memory holds nothing that was not written in the same block."""
 
-    @pytest.mark.parametrize(("align", "at", "side"), [("end", 8, "past"), ("start", -1, "before")])
-    @pytest.mark.parametrize("kind", ["read", "write"])
-    def test_access_outside_an_array_is_named(
-        self, host: HostDevice, align: str, at: int, side: str, kind: str
-    ) -> None:
-        """Reading or writing one element outside a shared array names array, declaration and offset.
+    def test_shared_memory_is_poisoned_before_each_block(self, host: HostDevice) -> None:
+        """What a block finds is poison, also where the block before it wrote, in static and in dynamic memory."""
+        found = once(host, probe.SHARED_FIRST, {"blocks": 3, "words": 32})
 
-        Red: shared arrays laid out side by side, where the neighbour hides the fault.
-        """
-        device = host.with_options(align=align)
-        places = {"read": (at, 0), "write": (0, at)}[kind]
-        sentence = rf"{kind} {side} shared array tile \(32 bytes, probes.cu:\d+\) at byte offset {4 * at},"
-        with pytest.raises(OutOfBounds, match=sentence):
-            run(device, probe("shared_element"), floats(device, "out", 1), *places)
+        assert (np.array([found["y"], found["z"]]) == POISON_WORD).all()
 
-    @pytest.mark.parametrize(("align", "at"), [("end", -1), ("start", 8)])
-    def test_write_on_the_open_side_is_found_by_its_canary(self, host: HostDevice, align: str, at: int) -> None:
-        """The block's end finds a changed canary. Red: canaries of shared arrays not checked."""
-        device = host.with_options(align=align)
-        sentence = rf"shared array tile \(32 bytes\) at byte offset {4 * at}, in block \(0, 0, 0\)"
-        with pytest.raises(OutOfBounds, match=sentence):
-            run(device, probe("shared_element"), floats(device, "out", 1), 0, at)
+    def test_outputs_are_poisoned(self, host: HostDevice) -> None:
+        """New memory is poison: NaN as a float, so that what a kernel leaves out cannot look right."""
+        memory = host.alloc("new", 64)
+        seen = host.read(memory).view(np.float32)
+        host.free(memory)
 
-    def test_unwritten_memory_is_poison_in_every_block(self, host: HostDevice) -> None:
-        """Static and dynamic shared memory read as 0xFF where nothing was written. Red: memory kept from a launch."""
-        y = floats(host, "out", 32)
-        run(host, probe("unwritten_shared"), y, blocks=2, smem=128)
-        assert (host.read(y) == 0xFF).all()
+        assert np.isnan(seen).all()
 
-    def test_dynamic_memory_ends_where_the_launch_says(self, host: HostDevice) -> None:
-        """Reading past the dynamic bytes of the launch is an error. Red: the whole mapping left accessible."""
-        with pytest.raises(OutOfBounds, match=r"read past shared array dynamic shared memory \(112 bytes"):
-            run(host, probe("unwritten_shared"), floats(host, "out", 32), smem=112)
+    def test_more_than_48_kb_of_declarations_are_refused(self, host: HostDevice) -> None:
+        """Static shared memory beyond what a GPU gives without opting in is an error."""
+        with pytest.raises(DeviceError, match="declares 49156 bytes of static shared memory"):
+            once(host, probe.TOO_MUCH_SHARED)
 
 
-class TestBarriers:
-    """A barrier is for every thread of the block."""
+class TestThreads:
+    """Barriers and collectives that not all of their threads reach."""
 
-    def test_threads_that_wait_elsewhere_are_named(self, host: HostDevice) -> None:
-        """A barrier that half a warp reaches while the rest waits in a shuffle says who waits where.
+    @by_name(THREADS)
+    def test_who_waits_where_is_said(self, host: HostDevice, name: str) -> None:
+        """A divergent barrier or collective is an error that says who waits where; it does not hang."""
+        with pytest.raises(THREADS[name].error, match=THREADS[name].says):
+            THREADS[name].run(host)
 
-        Red: a barrier that counts warps instead of threads.
-        """
-        with pytest.raises(Divergence, match=r"__shfl_sync \(probes.cu:\d+\).*16 threads.*wait at __syncthreads"):
-            run(host, probe("partial_barrier", *STAYING), floats(host, "out", 2))
+    @pytest.mark.parametrize("schedule", ["ascending", "descending", 3])
+    def test_barriers_in_a_row_keep_their_generations(self, host: HostDevice, schedule: str | int) -> None:
+        """Warps that run ahead to the next barrier do not pass for late ones at the last: words go round a block."""
+        threads, rounds = 96, 9
+        dims = {"threads": threads, "rounds": rounds}
+        y = once(host.with_options(schedule=schedule), probe.BARRIERS_IN_A_ROW, dims)["y"]
 
-    @pytest.mark.parametrize("reach", [16, 32])
-    def test_exited_threads_do_not_count(self, host: HostDevice, reach: int) -> None:
-        """A barrier is never reached for a thread that has returned, be it of the same warp or another."""
-        with pytest.raises(Divergence, match=rf"{reach} threads .* wait at __syncthreads .*, have exited"):
-            run(host, probe("partial_barrier", reach, *RETURNING), floats(host, "out", 2), threads=64)
+        assert_same_bits(y, (np.arange(threads, dtype=np.int32) + rounds) % threads + rounds * (rounds - 1) // 2)
 
-    def test_two_places_are_two_barriers(self, host: HostDevice) -> None:
-        """Threads of one block that meet at different __syncthreads are an error. Red: sites not compared."""
-        with pytest.raises(Divergence, match="different barriers"):
-            run(host, probe("two_barriers"), floats(host, "out", 2))
+    @pytest.mark.parametrize("schedule", ["ascending", "descending", 3])
+    def test_named_barriers_hold_their_own_threads(self, host: HostDevice, schedule: str | int) -> None:
+        """Two halves of a block, each with a barrier of its own, do not wait for each other."""
+        y = once(host.with_options(schedule=schedule), probe.BARRIER_BY_NAME, {"id": 1, "wrong": 0, **T64})["y"]
 
+        assert_same_bits(y, np.arange(64, dtype=np.int32).reshape(2, 32)[:, ::-1].reshape(-1))
 
-class TestCollectives:
-    """A warp collective is for every lane of its mask."""
+    @pytest.mark.parametrize("schedule", ["ascending", "descending", 3])
+    def test_parts_of_a_warp_meet_at_their_own_pace(self, host: HostDevice, schedule: str | int) -> None:
+        """Shuffles under masks of halves and quarters do not mix, at whatever pace the parts go."""
+        rounds = 7
+        y = once(host.with_options(schedule=schedule), probe.HALVES, {"threads": 32, "rounds": rounds})["y"]
+        v = np.arange(32)
+        lanes = np.arange(32)
+        for i in range(rounds):
+            moved = v[lanes // 16 * 16 + (lanes % 16 ^ 1 + i % 15)] + 1
+            v = np.where(lanes < 16, moved, v) if i else moved
+        v = v + v[lanes ^ 5]
 
-    @pytest.mark.parametrize(
-        ("lanes", "mask", "source", "sentence"),
-        [
-            (16, -1, 0, "lanes 0xffff0000 of it have"),
-            (32, 0xFFFF, 0, "which its mask 0x0000ffff does not name"),
-            (16, 0xFFFF, 20, "reads lane 20, which is not in the mask"),
-        ],
-        ids=["inactive lane", "lane outside its mask", "source outside the mask"],
-    )
-    def test_wrong_mask_is_an_error(self, host: HostDevice, lanes: int, mask: int, source: int, sentence: str) -> None:
-        """A shuffle needs every lane of its mask, the caller in it, and a source in it. Red: masks not checked."""
-        with pytest.raises(Divergence, match=sentence):
-            run(host, probe("shuffle"), floats(host, "out", 32), lanes, mask, source)
-
-    def test_partial_warp_has_no_full_mask(self, host: HostDevice) -> None:
-        """A full mask in a warp of 24 threads is an error."""
-        with pytest.raises(Divergence, match="the warp has only the lanes 0x00ffffff"):
-            run(host, probe("shuffle"), floats(host, "out", 32), 24, -1, 0, threads=24)
-
-    def test_different_collectives_do_not_meet(self, host: HostDevice) -> None:
-        """Half a warp in a shuffle and half in a vote is an error. Red: operation and place not compared."""
-        with pytest.raises(Divergence, match="lanes of one warp meet in different collectives"):
-            run(host, probe("mixed_collectives"), floats(host, "out", 2))
-
-    @pytest.mark.parametrize("schedule", ["ascending", "descending", 1, 2, 3])
-    def test_groups_of_lanes_exchange_apart(self, host: HostDevice, schedule: str | int) -> None:
-        """Halves of a warp with their own masks, then the whole warp, give what CUDA defines under every schedule."""
-        lane = np.arange(32)
-        low = np.full(16, np.arange(16).sum())
-        down = np.append(lane[17:], 31)
-        up = np.where(lane[16:] % 8 >= 2, lane[16:] - 2, lane[16:])
-        both = np.concatenate([low, down + up])
-        y = floats(host, "out", 32)
-        run(host.with_options(schedule=schedule), probe("halves"), y)
-        assert (host.read(y).view(np.int32) == both + np.roll(both, 16) + 1000 * 11).all()
+        assert_same_bits(y, (v + v[lanes ^ 16]).astype(np.int32))
 
 
-class TestSchedules:
-    """Threads run in any order that CUDA allows."""
+class TestRaces:
+    """A missing barrier shows as different bits between schedules, and is named as one."""
 
-    def test_orders_are_what_they_say(self, host: HostDevice) -> None:
-        """Ascending runs blocks, warps and lanes upwards, descending downwards, a seed in an order of its own."""
-        seen = {}
-        for schedule in ("ascending", "descending", 7, 8):
-            ticket, order = ints(host, "ticket", np.zeros(1)), floats(host, "order", 256)
-            run(host.with_options(schedule=schedule), probe("order"), ticket, order, threads=64, blocks=4)
-            seen[schedule] = host.read(order).view(np.int32).tolist()
-        up = list(range(256))
-        orders = [seen[s] == up for s in seen] + [sorted(seen[7]) == up, seen[7] == seen[8]]
-        assert (seen["descending"], orders) == (up[::-1], [True, False, False, False, True, False])
+    @pytest.mark.parametrize("kernel", [probe.REVERSE_BLOCK, probe.REVERSE_WARP], ids=lambda k: k.name)
+    def test_a_missing_barrier_is_a_race(self, host: HostDevice, kernel: Kernel) -> None:
+        """Reading what another thread wrote, with no barrier in between, raises Race."""
+        dims = {"threads": 64 if kernel is probe.REVERSE_BLOCK else 32}
+        x = np.arange(dims["threads"], dtype=np.int32)
 
-    @pytest.mark.parametrize("kernel", ["reverse", "reverse_warp"])
-    def test_missing_barrier_shows_as_different_bits(self, host: HostDevice, kernel: str) -> None:
-        """Without its barrier a kernel gives other bits under another schedule; with it, the same under all."""
-        same = {}
-        for barrier in (False, True):
-            outputs = []
-            for schedule in ("ascending", "descending", 7):
-                x, y = ints(host, "x", np.arange(64)), floats(host, "out", 64)
-                threads = 64 if kernel == "reverse" else 32
-                run(host.with_options(schedule=schedule), probe(kernel, barrier), x, y, threads=threads)
-                outputs.append(host.read(y).tobytes())
-            same[barrier] = len(set(outputs)) == 1
-        assert same == {False: False, True: True}
+        with pytest.raises(Race, match=rf"{kernel.symbol}<false> on host: y\[\d+\] is .* a missing barrier or a race"):
+            run_kernel(host, kernel, dims, {"x": x}, {"SYNC": False})
+
+    @pytest.mark.parametrize("kernel", [probe.REVERSE_BLOCK, probe.REVERSE_WARP], ids=lambda k: k.name)
+    def test_the_barrier_in_its_place_is_right(self, host: HostDevice, kernel: Kernel) -> None:
+        """With the barrier every schedule gives the right words."""
+        dims = {"threads": 64 if kernel is probe.REVERSE_BLOCK else 32}
+        x = np.arange(dims["threads"], dtype=np.int32)
+
+        assert_same_bits(run_kernel(host, kernel, dims, {"x": x}, {"SYNC": True})["y"], x[::-1])
+
+    def test_blocks_that_overwrite_each_other_are_a_race(self, host: HostDevice) -> None:
+        """The order of blocks is a choice too: two blocks that write one word raise Race."""
+        with pytest.raises(Race, match="last_block on host: y"):
+            run_kernel(host, probe.LAST_BLOCK, {"blocks": 3}, {})
+
+    def test_schedules_are_what_they_are_called(self, host: HostDevice) -> None:
+        """Threads arrive in ascending or descending order, before and after a barrier."""
+        forward, backward = (self._order(host, s) for s in ("ascending", "descending"))
+
+        assert_same_bits(np.array([forward, backward[:, ::-1]]), np.tile(np.arange(192, dtype=np.int32), (2, 2, 1)))
+
+    def test_a_seed_orders_blocks_warps_and_lanes(self, host: HostDevice) -> None:
+        """A seeded order is neither of the two, repeats, differs from seed to seed and from barrier to barrier."""
+        one, again, other = (self._order(host, s) for s in (1, 1, 2))
+        blocks = [tuple(dict.fromkeys(row // 64)) for s in range(8) for row in self._order(host, s)[:1]]
+        warps = {tuple(dict.fromkeys(self._order(host, s)[0] // 32)) for s in range(8)}
+
+        assert (one == again).all()
+        assert (one != other).any()
+        assert (one[0] != one[1]).any()
+        assert len(set(blocks)) > 2
+        assert len(warps) > 4
+        assert all(sorted(self._order(host, s)[half]) == list(range(192)) for s in (1, 2) for half in (0, 1))
+
+    @staticmethod
+    def _order(host: HostDevice, schedule: str | int) -> np.ndarray:
+        zeros = {"next": np.zeros(2, np.int32)}
+        device = host.with_options(schedule=schedule)
+        return once(device, probe.ORDER, {"blocks": 3, "threads": 64}, zeros)["y"].reshape(2, -1)
+
+    def test_threads_and_blocks_know_their_place(self, host: HostDevice) -> None:
+        """Indices in three dimensions follow x first, in grids and in blocks."""
+        block, thread = np.meshgrid(np.arange(12), np.arange(24), indexing="ij")
+        expected = np.stack([block, thread, np.full_like(block, 12)], axis=-1).astype(np.int32)
+
+        assert_same_bits(run_kernel(host, probe.PLACE, {}, {})["y"], expected)
+
+
+CHUNKS = {"x": words(6, 128)}
+REVERSED = words(6, 32, 4)[:, ::-1].reshape(6, 128)
 
 
 class TestCopies:
-    """Asynchronous copies complete when a wait demands it, and no sooner than they like."""
-
-    def result(self, device: HostDevice, *values: int) -> bool:
-        """Whether the pipeline gives the right sums."""
-        x = np.arange(6 * 32 * 4)
-        memory, y = ints(device, "x", x), floats(device, "out", 32)
-        run(device, probe("pipeline", *values), memory, y, 6)
-        return bool((device.read(y).view(np.int32) == x.reshape(6, 32, 4)[:, :, 1].sum(axis=0)).all())
+    """Asynchronous copies complete as late as the program allows, so a wrong wait is wrong every time."""
 
     @pytest.mark.parametrize("copies", ["eager", "late", 1, 2, 3])
-    def test_right_pipeline_is_right_in_every_order(self, host: HostDevice, copies: str | int) -> None:
-        """A ring that waits and is primed as it must be does not depend on when copies complete."""
-        assert self.result(host.with_options(copies=copies), 3, 1, 0, 2)
+    def test_a_right_pipeline_is_right_in_every_order(self, host: HostDevice, copies: str | int) -> None:
+        """Copies may complete at once, when waited for, or in between: the result is the same."""
+        y = once(host.with_options(copies=copies), probe.RIGHT, {"chunks": 6}, CHUNKS)["y"]
 
-    @pytest.mark.parametrize(
-        "values", [(3, 2, 0, 2), (3, 1, 1, 2), (3, 1, 0, 1)], ids=["waits too little", "last wait", "primed with one"]
-    )
-    def test_wrong_pipeline_is_wrong_when_copies_are_late(self, host: HostDevice, values: tuple[int, ...]) -> None:
-        """Each wrong depth reads poison every time. Red: copies done at issue, or completed before the wait."""
-        assert not self.result(host.with_options(copies="late"), *values)
+        assert_same_bits(y, REVERSED)
 
+    @pytest.mark.parametrize("fault", list(probe.WRONG))
+    @pytest.mark.parametrize("schedule", ["ascending", "descending", 5])
+    def test_a_wrong_pipeline_is_wrong_every_time(self, host: HostDevice, fault: str, schedule: str | int) -> None:
+        """Under `late` a wrong wait depth, priming or grouping reads poison, whatever the schedule."""
+        y = once(host.with_options(copies="late", schedule=schedule), probe.WRONG[fault], {"chunks": 6}, CHUNKS)["y"]
 
-@contextmanager
-def flushing() -> Iterator[None]:
-    """Let this thread flush denormals to zero, as some numeric libraries leave it."""
-    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
-        page.write(b"\x0f\xae\x17\xc3")  # ldmxcsr (%rdi); ret
-        code = ctypes.c_char.from_buffer(page)
-        set_control = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ctypes.addressof(code))
-        control = np.array([0x9FC0, 0x1F80], np.uint32)
-        set_control(control.ctypes.data)
-        try:
-            yield
-        finally:
-            set_control(control[1:].ctypes.data)
-            del code
+        assert (y == POISON_WORD).any()
 
+    @pytest.mark.parametrize("fault", [f for f in probe.WRONG if "primed" not in f])
+    def test_an_eager_machine_hides_it(self, host: HostDevice, fault: str) -> None:
+        """Copies that complete at once hide a wrong wait: that is why late ones are run."""
+        y = once(host.with_options(copies="eager"), probe.WRONG[fault], {"chunks": 6}, CHUNKS)["y"]
 
-class TestLaunch:
-    """A launch, whatever happens in it."""
+        assert_same_bits(y, REVERSED)
 
-    @pytest.mark.skipif(platform.machine() != "x86_64", reason="not run: the control register is x86-64's")
-    def test_denormals_survive_a_library_that_flushes(self, host: HostDevice) -> None:
-        """A launch sets the floating-point control itself and gives the caller's back.
+    @pytest.mark.parametrize("fault", [f for f in probe.WRONG if "primed" not in f])
+    def test_a_checked_run_names_it_a_race(self, host: HostDevice, fault: str) -> None:
+        """A checked run compares orders of completion, so that a wrong wait raises Race."""
+        with pytest.raises(Race, match="'copies': 'late'"):
+            run_kernel(host, probe.WRONG[fault], {"chunks": 6}, CHUNKS)
 
-        Red: MXCSR left as another library in the process set it.
-        """
-        x, y = floats(host, "x", 2), floats(host, "out", 32)
-        host.write(x, np.array([2.0**-100, 2.0**-40], np.float32))
-        with flushing():
-            run(host, probe("multiply"), x, y)
-        assert host.read(y).view(np.float32)[0] == 2.0**-140
+    def test_a_seed_completes_some_copies_early(self, host: HostDevice) -> None:
+        """Random completion lies between the two extremes: without a wait some words have come and some have not."""
+        seen = [
+            once(host.with_options(copies=seed), probe.WRONG["no commit"], {"chunks": 6}, CHUNKS)["y"] == POISON_WORD
+            for seed in range(3)
+        ]
 
-    def test_stack_overflow_is_an_error(self, host: HostDevice) -> None:
-        """A thread that needs more than its stack is reported, not corrupted. Red: stacks without guard pages."""
-        y = floats(host, "out", 32)
-        run(host, probe("deep"), y, 4)
-        with pytest.raises(OutOfBounds, match="the stack of 65536 bytes of a thread overflowed"):
-            run(host, probe("deep"), y, 1000)
+        assert all(s.any() and not s.all() for s in seen)
 
-    def test_misaligned_vector_is_an_error(self, host: HostDevice) -> None:
-        """A 16-byte load from an address that is no multiple of 16 is an error, as on a GPU."""
-        with pytest.raises(DeviceError, match="load of 16 bytes of a misaligned address"):
-            run(host, probe("load_vector"), host.alloc("x", 64), floats(host, "out", 32), 8)
+    @pytest.mark.parametrize("copies", ["eager", "late", 1])
+    @pytest.mark.parametrize("filled", [0, 1, 15, 16])
+    def test_what_is_not_copied_is_zero(self, host: HostDevice, filled: int, copies: str | int) -> None:
+        """A copy of fewer bytes fills the rest of its 16 with zeros, and reads nothing beyond them."""
+        x = np.arange(1, 65, dtype=np.uint8)
+        dims = {"to": 32, "from": 48, "filled": filled}
+        y = once(host.with_options(copies=copies), probe.COPY, dims, {"x": x}, SHARED_TARGET=True)["y"]
 
-    def test_device_is_usable_after_every_error(self, host: HostDevice) -> None:
-        """After a fault and a deadlock the next launch is as good as new. Red: state of an abandoned block kept."""
-        x, y = ints(host, "x", np.arange(64)), floats(host, "out", 64)
-        with pytest.raises(Divergence):
-            run(host, probe("mixed_collectives"), y)
+        assert_same_bits(y.view(np.uint8), np.where(np.arange(16) < filled, x[48:], 0).astype(np.uint8))
+
+    def test_a_failed_launch_leaves_no_copies_behind(self, host: HostDevice) -> None:
+        """Copies pending when a launch fails are forgotten: a later launch does not complete them."""
+        late = host.with_options(copies="late")
         with pytest.raises(OutOfBounds):
-            run(host, probe("write_element"), y, 64)
-        run(host, probe("reverse", *WITH_BARRIER), x, y, threads=64)
-        assert (host.read(y).view(np.int32) == np.arange(64)[::-1]).all()
-
-    @pytest.mark.parametrize(
-        ("geometry", "sentence"),
-        [
-            (Geometry((1, 1, 1), (2048, 1, 1)), "block of 2048 threads"),
-            (Geometry((1, 1, 1), (0, 1, 1)), "block of 0 threads"),
-            (Geometry((3, 1, 1), (32, 1, 1), 0, 2), "clusters of 2"),
-            (Geometry((1, 1, 1), (32, 1, 1), 1 << 20), "dynamic shared memory"),
-        ],
-    )
-    def test_impossible_geometry_is_refused(self, host: HostDevice, geometry: Geometry, sentence: str) -> None:
-        """What no GPU can launch is refused before any thread runs."""
-        with pytest.raises(DeviceError, match=sentence):
-            host.launch(host.build(probe("write_element")), geometry, (floats(host, "out", 1), 0))
-
-    @pytest.mark.parametrize(
-        ("args", "sentence"),
-        [((1,), "takes 2 arguments, got 1"), ((1, 0), "argument y must be memory"), ((None, 0), "argument y is null")],
-    )
-    def test_wrong_arguments_are_refused(self, host: HostDevice, args: tuple[int | None, ...], sentence: str) -> None:
-        """A launch whose arguments do not fit the catalogue is refused, naming the argument."""
-        with pytest.raises(DeviceError, match=sentence):
-            run(host, probe("write_element"), *args)
-
-    def test_error_says_how_to_run_it_again(self, host: HostDevice) -> None:
-        """An error carries the options that reproduce it."""
-        device = host.with_options(schedule=7, copies="late", align="start")
-        with pytest.raises(OutOfBounds, match="--device host --schedule 7 --copies late --align start"):
-            run(device, probe("write_element"), floats(device, "out", 1), -1)
-
-    def test_graph_replays_values_of_the_capture(self, host: HostDevice) -> None:
-        """Captured launches do not run, and replay with scalars and pointers as they were."""
-        y = floats(host, "out", 4)
-        host.fill(y, 0)
-        with host.capture() as stream:
-            host.launch(host.build(probe("write_element")), Geometry((1, 1, 1), (32, 1, 1)), (y, 2), stream)
-        before = host.read(y).view(np.float32).tolist()
-        assert stream.graph is not None
-        stream.graph.replay()
-        assert (before, host.read(y).view(np.float32).tolist()) == ([0, 0, 0, 0], [0, 0, 1, 0])
-
-    def test_work_is_counted(self, host: HostDevice) -> None:
-        """The counters of a launch are the kernel's work: a kernel that does some of it twice is seen."""
-        run(host, probe("counted"), ints(host, "x", np.arange(4)), floats(host, "out", 128), threads=64, blocks=2)
-        expected = {
-            "blocks": 2, "threads": 128, "barriers": 4, "collectives": 12, "shuffles": 4 * (5 * 2 + 1), "dp4a": 384,
-            "mma_s8": 4, "load16": 128, "cp_async": 128, "cp_async_bytes": 2048,
-        }
-        assert {name: count for name, count in host.counters.items() if count} == expected
+            once(late, probe.COPY, {"to": 64, "from": 0, "filled": 16}, {"x": BYTES}, SHARED_TARGET=True)
+        assert_same_bits(once(late, probe.RIGHT, {"chunks": 6}, CHUNKS)["y"], REVERSED)
 
 
-def write_probe(folder: Path, body: str) -> None:
-    """A source of probes whose `halves` has another body, on its second line."""
-    (folder / "probes.cu").write_text(f'#include "device.cuh"\n__global__ void halves(int* y) {{ {body} }}\n')
+_CONTROL = """
+extern "C" unsigned get_control() { return __builtin_ia32_stmxcsr(); }
+extern "C" void set_control(unsigned c) { __builtin_ia32_ldmxcsr(c); }
+"""
+FLUSHING = 0x9FC0  # denormals flushed on the way in and on the way out
+x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason=f"{NOT_RUN}MXCSR is x86-64's")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The floating-point control register of this thread."""
+
+    get: Callable[[], int]
+    set: Callable[[int], None]
+
+
+@pytest.fixture(scope="module")
+def control(host: HostDevice, tmp_path_factory: pytest.TempPathFactory) -> Control:
+    """Reads and writes the register, as another library in the process might."""
+    folder = tmp_path_factory.mktemp("control")
+    (folder / "control.cpp").write_text(_CONTROL)
+    host.compiler.compile([folder / "control.cpp"], folder / "control.so", ("-fPIC", "-O1"), "control")
+    library = ctypes.CDLL(str(folder / "control.so"))
+    return Control(library.get_control, library.set_control)
+
+
+@pytest.fixture
+def flushing(control: Control) -> Iterator[Control]:
+    """The register as a library that wants speed leaves it."""
+    before = control.get()
+    control.set(FLUSHING)
+    yield control
+    control.set(before)
+
+
+@x86
+class TestFloatingPoint:
+    """Kernels run with the contract's rounding whatever the process has set."""
+
+    def test_flushing_by_another_library_does_not_reach_a_kernel(self, host: HostDevice, flushing: Control) -> None:
+        """A subnormal is halved exactly although the process flushes them."""
+        x = np.full(32, 2, np.uint32).view(np.float32)
+        y = once(host, probe.HALF_OF, {"threads": 32}, {"x": x})["y"].view(np.uint32)
+        flushing.set(0x1F80)
+
+        assert_same_bits(y, np.ones(32, np.uint32))
+
+    def test_the_callers_setting_is_put_back(self, host: HostDevice, flushing: Control) -> None:
+        """After a launch, right or wrong, the register is what it was."""
+        once(host, probe.HALF_OF, {"threads": 32}, {"x": np.ones(32, np.float32)})
+        after_right = flushing.get()
+        with pytest.raises(OutOfBounds):
+            PAST.run(host)
+        after_wrong = flushing.get()
+
+        assert (after_right & 0xFFC0, after_wrong & 0xFFC0) == (0x9FC0, 0x9FC0)
+
+    def test_a_kernel_that_changes_it_is_an_error(self, host: HostDevice) -> None:
+        """A kernel has no business with the rounding mode."""
+        with pytest.raises(DeviceError, match="the kernel changed the floating-point control register"):
+            once(host, probe.CHANGES_ROUNDING, {"threads": 32})
+
+
+class TestAfterAnError:
+    """An error ends the launch, not the process and not the device."""
+
+    @by_name(FAULTS)
+    def test_the_next_launch_is_right(self, host: HostDevice, name: str) -> None:
+        """After any fault, barriers, shared memory, collectives and copies of the next launch work."""
+        with pytest.raises(FAULTS[name].error):
+            FAULTS[name].run(host)
+        again = once(host.with_options(**FAULTS[name].options), probe.HALVES, {"threads": 32, "rounds": 1})["y"]
+        x = np.arange(64, dtype=np.int32)
+        reverse = once(host, probe.REVERSE_BLOCK, {"threads": 64}, {"x": x}, SYNC=True)["y"]
+
+        assert (reverse.tolist(), int(again.sum())) == (x[::-1].tolist(), 4 * (31 * 16 + 32))
+
+    def test_a_thousand_faults_leave_the_process_as_it_was(self, host: HostDevice) -> None:
+        """Memory and mappings of failed launches are given back."""
+        maps = Path("/proc/self/maps")
+        if not maps.is_file():
+            pytest.skip(NOT_RUN + "no /proc on this machine")
+        counts = []
+        for repeat in range(300):
+            with pytest.raises(DeviceError):
+                FAULTS["inactive lane" if repeat % 2 else "read of f32 5"].run(host)
+            if repeat % 100 == 99:
+                counts.append(maps.read_text().count("\n"))
+
+        assert counts[0] == counts[-1]
+
+    def test_a_fault_outside_a_launch_ends_the_process_as_before(self, host: HostDevice, tmp_path: Path) -> None:
+        """Handlers are put back after a launch: faulthandler still reports a crash that is not a kernel's."""
+        report = tmp_path / "report"
+        child = os.fork()
+        if child == 0:
+            with report.open("w") as file:
+                faulthandler.enable(file)
+                try:
+                    PAST.run(host)
+                except OutOfBounds:
+                    ctypes.string_at(0)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+
+        assert os.WTERMSIG(status) == signal.SIGSEGV
+        assert "Segmentation fault" in report.read_text()
+
+
+def _bad_entry(args: tuple[Buffer | Scalar, ...]) -> Kernel:
+    return Kernel("half_of", probe.THREADS, "half_of", args, probe.HALF_OF.geometry, "Wrong arguments.")
+
+
+ARGUMENTS = {
+    "one too few": (Buffer("y", "f32", (32,), "w"),),
+    "one too many": (*probe.HALF_OF.args, Scalar("N")),
+    "another element type": (Buffer("y", "f32", (32,), "w"), Buffer("x", "f16", (32,), "r")),
+    "an input as output": (Buffer("y", "f32", (32,), "r"), Buffer("x", "f32", (32,), "r")),
+    "a number as pointer": (Scalar("y"), Buffer("x", "f32", (32,), "r")),
+}
+
+KINDS = "(invalid conversion|cannot convert|cannot initialize)"
+
+FORBIDDEN = {
+    "__expf": "y[0] = __expf(y[0]);",
+    "fmaxf": "y[0] = fmaxf(y[0], 0.0f);",
+    "__shared__": "__shared__ float s[32]; y[0] = s[0];",
+    "__nanosleep": "__nanosleep(1); y[0] = 0.0f;",
+    "inline assembly": 'asm("mov.u32 %0, 1;" : "=f"(y[0]));',
+}
+
+
+def _room(folder: Path, body: str) -> Kernel:
+    """A kernel of one statement, in a folder of its own."""
+    (folder / "room.cu").write_text(f'#include "device.cuh"\n__global__ void room(float* y) {{\n{body}\n}}\n')
+    return Kernel("room", "room", "room", (Buffer("y", "f32", (1,), "rw"),), probe.HALF_OF.geometry, "One statement.")
 
 
 class TestBuilds:
-    """Kernels are compiled once, typed by the catalogue."""
+    """A kernel is compiled once for each text, compiler and level; what does not fit does not compile."""
 
-    @pytest.mark.parametrize(
-        "args",
-        [(X, Scalar("at")), (Y, Scalar("at"), Scalar("more")), (Y,), (Y, Scalar("at", "long long"))],
-        ids=["read-only pointer", "one more", "one less", "wider scalar"],
-    )
-    def test_argument_list_that_does_not_match_does_not_compile(self, host: HostDevice, args: tuple[Buffer | Scalar, ...]) -> None:
-        """A catalogue entry whose list differs from the kernel's is a compile error. Red: an untyped launch."""
-        with pytest.raises(BuildError, match=r"invalid conversion|cannot convert|cannot initialize"):
-            host.build(probe("write_element", args=args))
+    @pytest.mark.parametrize("wrong", list(ARGUMENTS))
+    def test_a_wrong_argument_list_does_not_compile(self, host: HostDevice, wrong: str) -> None:
+        """The catalogue's arguments are the kernel's, or the build fails with a sentence."""
+        with pytest.raises(BuildError, match=rf"host_threads\.cu \(half_of\) on the host device: .*{KINDS}"):
+            host.build(instance(_bad_entry(ARGUMENTS[wrong])))
 
-    def test_first_error_names_file_and_line(self, tmp_path: Path) -> None:
-        """A source that does not compile gives the compiler's first error with file and line."""
-        write_probe(tmp_path, "y[0] = tanh;")
-        with pytest.raises(BuildError, match=r"probes.cu:2: .*tanh"):
-            HostDevice(source_root=tmp_path).build(probe("halves"))
+    @pytest.mark.parametrize("name", list(FORBIDDEN))
+    def test_what_is_not_modelled_does_not_compile(self, tmp_path: Path, name: str) -> None:
+        """A name or an instruction that the host device does not model is refused, not guessed."""
+        device = HostDevice(source_root=tmp_path)
 
-    def test_assembly_is_refused(self, tmp_path: Path) -> None:
-        """A kernel with assembly of its own is refused: the host models what the device header lists."""
-        write_probe(tmp_path, 'asm("nop;");')
-        with pytest.raises(BuildError, match=r"probes\.cu:2: the host device does not model inline assembly"):
-            HostDevice(source_root=tmp_path).build(probe("halves"))
+        with pytest.raises(BuildError, match=rf"room\.cu:3: .*{name}"):
+            device.build(instance(_room(tmp_path, FORBIDDEN[name])))
 
-    def test_types_follow_the_catalogue(self) -> None:
-        """Read-only buffers are pointers to const, scalars their own type."""
-        inst = probe("copy_element")
-        assert [argument_type(inst, a) for a in ARGS["copy_element"]] == ["const float*", "float*", "int"]
+    def test_a_missing_template_value_is_refused(self, host: HostDevice) -> None:
+        """An instantiation that the source does not have is an error with the compiler's sentence."""
+        plain = replace(probe.READ_AT, args=(Scalar("at"),), params=(Param("T", (7,)),))
 
-    def test_two_workers_compile_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two processes that want the same kernel at once start one compiler for it, and one for the runtime.
+        with pytest.raises(BuildError, match=r"host_memory\.cu \(read_at<7>\)"):
+            host.build(instance(plain, T=7))
 
-        Red: a cache entry made without a lock.
-        """
-        log, wrapper = tmp_path / "log", tmp_path / "counting-g++"
-        compiler = shutil.which("g++") or shutil.which("clang++")
-        if compiler is None:
-            pytest.skip("not run: no system compiler to count the starts of")
-        counting = f'case "$*" in *-shared*) echo started >> {log};; esac'
-        wrapper.write_text(f'#!/bin/sh\n{counting}\nexec {compiler} "$@" -O0\n')
-        wrapper.chmod(0o755)
-        write_probe(tmp_path, "y[0] = 1;")
+    def test_sources_of_a_folder_are_built(self, tmp_path: Path) -> None:
+        """`source_root` chooses another folder of sources, so that a copy of the checkout runs its own."""
+        first, second = (tmp_path / n for n in ("first", "second"))
+        outputs = []
+        for folder, value in ((first, 1), (second, 2)):
+            folder.mkdir()
+            entry = _room(folder, f"y[0] = {value}.0f;")
+            outputs.append(once(HostDevice(source_root=folder), entry, {}, {"y": np.zeros(1, np.float32)})["y"])
+
+        assert_same_bits(np.concatenate(outputs), np.array([1, 2], np.float32))
+
+    def test_two_processes_compile_once(
+        self, host: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of two processes that want one kernel at once, one starts the compiler and the other waits for it."""
         monkeypatch.setenv("LANELOCK_CACHE", str(tmp_path / "cache"))
-        spawn = multiprocessing.get_context("spawn")
-        workers = [spawn.Process(target=build_halves, args=(str(wrapper), tmp_path)) for _ in range(2)]
+        wrapper, starts = tmp_path / "wrapper", tmp_path / "starts"
+        real = " ".join(host.compiler.command)
+        wrapper.write_text(f'#!/bin/sh\necho start >> {starts}\nsleep 0.2\nexec {real} "$@"\n')
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+        compiler = Compiler((str(wrapper), *host.compiler.command[1:]), "wrapped")
+        entry = _room(tmp_path, "y[0] = 1.0f;")
+        shared = runtime(host.compiler, host.march)
+
+        def build() -> None:
+            Builder(compiler, host.march, tmp_path, shared).build([instance(entry)])
+
+        workers = [multiprocessing.get_context("fork").Process(target=build) for _ in range(2)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        assert ([w.exitcode for w in workers], log.read_text().split()) == ([0, 0], ["started"] * 2)
+        build()
+
+        assert [w.exitcode for w in workers] == [0, 0]
+        assert starts.read_text().split() == ["start"]
+
+    def test_a_changed_source_is_compiled_anew(self, tmp_path: Path) -> None:
+        """The cache is keyed by the text, so an edit is never served what was compiled before it."""
+        outputs = []
+        for value in (1, 2):
+            entry = _room(tmp_path, f"y[0] = {value}.0f;")
+            outputs.append(once(HostDevice(source_root=tmp_path), entry, {}, {"y": np.zeros(1, np.float32)})["y"][0])
+
+        assert outputs == [1.0, 2.0]
+
+    def test_an_unknown_compiler_is_not_run(self) -> None:
+        """A machine without the compiler asked for says so; it does not fail."""
+        with pytest.raises(NotRun, match=r"no C\+\+20 compiler on this machine; looked for no-such-compiler"):
+            find("no-such-compiler")
 
 
-def build_halves(compiler: str, sources: Path) -> None:
-    """What each worker of the lock above does."""
-    HostDevice(compiler=compiler, source_root=sources).build(probe("halves"))
+GEOMETRIES = {
+    "no thread": (Geometry((1, 1, 1), (0, 1, 1)), "a block of 0 threads is not possible"),
+    "1025 threads": (Geometry((1, 1, 1), (1025, 1, 1)), "a block of 1025 threads is not possible"),
+    "no block": (Geometry((0, 1, 1), (32, 1, 1)), r"a grid of \(0, 1, 1\) blocks is not possible"),
+    "65536 blocks along y": (Geometry((1, 65536, 1), (32, 1, 1)), r"a grid of \(1, 65536, 1\) blocks is not possible"),
+    "a cluster that does not divide": (Geometry((4, 1, 1), (32, 1, 1), cluster=3), "not made of clusters of 3"),
+    "a cluster of 17": (Geometry((17, 1, 1), (32, 1, 1), cluster=17), "not made of clusters of 17"),
+    "no cluster": (Geometry((1, 1, 1), (32, 1, 1), cluster=0), "not made of clusters of 0"),
+    "too much shared memory": (Geometry((1, 1, 1), (32, 1, 1), smem=232449), "232449 bytes of dynamic shared memory"),
+}
+
+VALUES = {
+    "a missing argument": ([], "half_of takes 2 arguments, got 0"),
+    "null": ([None, None], "argument y is null"),
+    "a number for memory": ([1, 2], "argument y must be memory, not int"),
+}
+
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "schedule": ({"schedule": "sideways"}, "schedule is 'sideways'; choose ascending, descending or a seed"),
+    "copies": ({"copies": "never"}, "copies is 'never'; choose eager, late or a seed"),
+    "a negative seed": ({"schedule": -1}, "schedule is -1"),
+    "a boolean": ({"copies": True}, "copies is True"),
+    "align": ({"align": "middle"}, "align is 'middle'; choose end or start"),
+}
 
 
-class TestProcess:
-    """The process that the host device lives in."""
+class TestRefusals:
+    """What cannot be launched is refused with a sentence before anything runs."""
 
-    def test_other_fault_handlers_keep_working(self) -> None:
-        """After an error the handlers of before are back: a real crash is still faulthandler's to report.
+    @pytest.mark.parametrize("name", list(GEOMETRIES))
+    def test_an_impossible_geometry_is_named(self, host: HostDevice, name: str) -> None:
+        """Blocks, grids, clusters and shared memory have the limits of a GPU."""
+        geometry, says = GEOMETRIES[name]
+        memory = host.alloc("y", 4)
+        with pytest.raises(DeviceError, match=says):
+            host.launch(host.build(instance(probe.LAST_BLOCK)), geometry, [memory])
+        host.free(memory)
 
-        Red: the runtime's handlers left in place, or the alternate stack lost.
-        """
-        code = (
-            "import faulthandler, ctypes; faulthandler.enable()\n"
-            "from locks.host_probes import probe_device, run, probe, floats\n"
-            "d = probe_device(); y = floats(d, 'out', 1)\n"
-            "try: run(d, probe('write_element'), y, 1)\n"
-            "except Exception as error: print(error, flush=True)\n"
-            "ctypes.string_at(0)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=SOURCES.parents[2]
-        )
-        seen = ("past the end of buffer out" in done.stdout, "Fatal Python error: Segmentation fault" in done.stderr)
-        assert seen == (True, True)
+    @pytest.mark.parametrize("name", list(VALUES))
+    def test_a_wrong_argument_is_named(self, host: HostDevice, name: str) -> None:
+        """Number, kind and presence of arguments are the catalogue's."""
+        args, says = VALUES[name]
+        with pytest.raises(DeviceError, match=says):
+            host.launch(host.build(instance(probe.HALF_OF)), Geometry((1, 1, 1), (32, 1, 1)), args)
+
+    def test_freed_and_misaligned_memory_is_named(self, host: HostDevice) -> None:
+        """A pointer to memory that is gone, or of the wrong alignment, is refused by name."""
+        built, one = host.build(instance(probe.HALF_OF)), Geometry((1, 1, 1), (32, 1, 1))
+        gone, kept = host.alloc("gone", 128), host.alloc("kept", 132)
+        host.free(gone)
+        with pytest.raises(DeviceError, match="argument x is memory gone, which was freed"):
+            host.launch(built, one, [kept, gone])
+        with pytest.raises(DeviceError, match="argument x is not aligned to 4 bytes"):
+            host.launch(built, one, [kept, kept.at(2)])
+        host.free(kept)
+
+    @pytest.mark.parametrize("value", [2**32, -1, 0.5, "1"])
+    def test_a_number_that_does_not_fit_is_named(self, host: HostDevice, value: Any) -> None:
+        """A scalar is passed exactly or not at all."""
+        counter = host.alloc("counter", 4)
+        with pytest.raises(DeviceError, match="argument add"):
+            host.launch(host.build(instance(probe.STEP)), Geometry((1, 1, 1), (32, 1, 1)), [counter, value])
+        host.free(counter)
+
+    @pytest.mark.parametrize("name", list(OPTIONS))
+    def test_an_unknown_option_is_named(self, name: str) -> None:
+        """A choice that does not exist is refused with those that do."""
+        changes, says = OPTIONS[name]
+        with pytest.raises(DeviceError, match=says):
+            HostOptions(**changes)
+
+    @pytest.mark.parametrize(("nbytes", "align"), [(-1, 16), (4, 3), (4, 0), (1 << 60, 16)])
+    def test_impossible_memory_is_named(self, host: HostDevice, nbytes: int, align: int) -> None:
+        """Memory of no possible size or alignment is refused by name."""
+        with pytest.raises(DeviceError, match="buffer huge of"):
+            host.alloc("huge", nbytes, align)
+
+    def test_a_copy_outside_is_refused(self, host: HostDevice) -> None:
+        """Copies to and from the device stay inside the buffer."""
+        memory = host.alloc("small", 8)
+        with pytest.raises(DeviceError, match="8 bytes at offset 4 do not lie in buffer small of 8"):
+            host.write(memory, np.zeros(2, np.float32), 4)
+        with pytest.raises(DeviceError, match="9 bytes at offset 0 do not lie in buffer small of 8"):
+            host.read(memory, 9)
+        host.free(memory)
+
+
+class TestCounters:
+    """Counters say how much work a launch did: a right result by twice the work is seen."""
+
+    def test_a_known_kernel_has_its_counts(self, host: HostDevice) -> None:
+        """Two blocks of 64 threads: loads and dp4a by thread, shuffles and votes by warp, barriers by block."""
+        once(host, probe.WORK, {"blocks": 2, "threads": 64}, {"x": np.ones((2, 64, 4), np.int32)})
+        seen = {name: count for name, count in host.counters.items() if count}
+        expected = {
+            "blocks": 2, "threads": 128, "barriers": 4, "syncwarps": 4, "collectives": 36, "shuffles": 60, "votes": 4,
+            "dp4a": 384, "mma_s8": 4, "load16": 128, "store16": 128,
+        }  # fmt: skip
+
+        assert seen == expected
+
+    @pytest.mark.parametrize("copies", ["eager", "late", 1])
+    def test_copies_are_counted_with_their_bytes(self, host: HostDevice, copies: str | int) -> None:
+        """Six chunks of 32 copies of 16 bytes, in whatever order they complete."""
+        device = host.with_options(copies=copies)
+        once(device, probe.RIGHT, {"chunks": 6}, CHUNKS)
+
+        assert (device.counters["cp_async"], device.counters["cp_async_bytes"]) == (192, 3072)
+
+    def test_counters_begin_anew(self, host: HostDevice) -> None:
+        """Counts are those of the last launch alone."""
+        x = {"x": np.ones((2, 64, 4), np.int32)}
+        counts = []
+        for _ in range(2):
+            once(host, probe.WORK, {"blocks": 2, "threads": 64}, x)
+            counts.append(host.counters)
+
+        assert counts[0] == counts[1]
+
+
+class TestGraphs:
+    """A captured graph is a list of launches with the arguments that they had."""
+
+    def test_a_graph_replays_in_order_with_values_of_its_capture(self, host: HostDevice) -> None:
+        """Captured launches do not run, then run in order, with the numbers that were given at the capture."""
+        built, one = host.build(instance(probe.STEP)), Geometry((1, 1, 1), (32, 1, 1))
+        counter = host.alloc("counter", 4)
+        host.write(counter, np.zeros(1, np.uint32))
+        args: list[Any] = [counter, 1]
+        with host.capture() as stream:
+            for add in (1, 2, 3):
+                args[1] = add
+                host.launch(built, one, args, stream)
+        args[1] = 100
+        before = int(host.read(counter).view(np.uint32)[0])
+        for _ in range(2):
+            stream.graph.replay()
+        after = int(host.read(counter).view(np.uint32)[0])
+        host.free(counter)
+        expected = 0
+        for add in (1, 2, 3, 1, 2, 3):
+            expected = 3 * expected + add
+
+        assert (before, after) == (0, expected)
+
+    def test_a_graph_over_freed_memory_is_refused(self, host: HostDevice) -> None:
+        """A replay that would touch memory which is gone is an error that names it, not a stray write."""
+        counter = host.alloc("counter", 4)
+        with host.capture() as stream:
+            host.launch(host.build(instance(probe.STEP)), Geometry((1, 1, 1), (32, 1, 1)), [counter, 1], stream)
+        host.free(counter)
+
+        with pytest.raises(DeviceError, match="counter"):
+            stream.graph.replay()
+
+
+class TestTwoDevices:
+    """Devices of different levels, compilers and options live side by side."""
+
+    def test_levels_have_builds_of_their_own(self, host: HostDevice, tmp_path: Path) -> None:
+        """What is built for one processor level is never served for another."""
+        if os.uname().machine != "x86_64":
+            pytest.skip(NOT_RUN + "levels are x86-64's")
+        entry = instance(_room(tmp_path, "y[0] = 1.0f;"))
+        shared = runtime(host.compiler, host.march)
+        builders = [Builder(host.compiler, march, tmp_path, shared) for march in ("x86-64", "x86-64-v2")]
+        libraries = {builder.build([entry])[0].library for builder in builders}
+
+        assert len(libraries) == 2
+
+    def test_other_options_share_builds(self, host: HostDevice) -> None:
+        """Schedules, copies and alignment are choices of a launch, not of a compilation."""
+        other = host.with_options(schedule=4, copies="late", align="start")
+
+        assert other.build(instance(probe.HALF_OF)) is host.build(instance(probe.HALF_OF))
+
+
+def _compared() -> Iterator[tuple[Kernel, Dims, Arrays, Dims]]:
+    """Kernels of the catalogue, with dims, inputs and template values, that compilers are compared on."""
+    wanted: tuple[tuple[str, Dims, Dims], ...] = (
+        ("rms_norm_quantize", {"rows": 3, "K": 2560}, {"WORDS": 2}),
+        *(("map_function", {"n": 4099}, {"FUNCTION": f}) for f in range(5)),
+        ("primitive_mma_s8", {"tiles": 3}, {}),
+    )
+    for name, dims, template in wanted:
+        kernel = find_kernel(name)
+        inputs = random_inputs(kernel, dims, template, 1)
+        if name == "map_function":
+            inputs["x"] = (inputs["x"] * np.exp2(np.linspace(-140, 8, 4099))).astype(np.float32)
+        yield kernel, dims, inputs, template
+
+
+@pytest.mark.nightly
+class TestCompilers:
+    """Compilers and levels are a matter of speed: the bits are the contract's."""
+
+    @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
+    @pytest.mark.parametrize("compiler", ["g++", "clang++", "zig"])
+    def test_compilers_and_levels_agree(self, host: HostDevice, compiler: str, march: str) -> None:
+        """A norm with quantisation, the functions and a tensor-core product have the same bits from every compiler."""
+        if os.uname().machine != "x86_64":
+            pytest.skip(NOT_RUN + "levels are x86-64's")
+        try:
+            other = HostDevice(compiler=compiler, march=march)
+        except NotRun as absent:
+            pytest.skip(NOT_RUN + str(absent))
+        for kernel, dims, inputs, template in _compared():
+            mine, theirs = (once(d, kernel, dims, inputs, **template) for d in (host, other))
+            for name, value in mine.items():
+                assert_same_bits(theirs[name], value, f"{kernel.name}.{name}")
+
+    def test_the_runtime_compiles_for_aarch64(self, tmp_path: Path) -> None:
+        """The other architecture's half of the runtime, and a kernel library, at least compile."""
+        command = zig_command()
+        if command is None:
+            pytest.skip(NOT_RUN + "no zig on this machine (pip install ziglang)")
+        zig = find("zig")
+        sources = sorted((Path(__file__).parents[1] / "harness" / "host" / "runtime").glob("*.cpp"))
+        flags = (*zig.flags(""), "-target", "aarch64-linux-gnu")
+        zig.compile(sources, tmp_path / "runtime.so", flags, "runtime for aarch64")
+
+        assert (tmp_path / "runtime.so").read_bytes()[18:20] == b"\xb7\x00"
