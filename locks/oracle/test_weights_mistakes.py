@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from locks.oracle.checkpoints import PEER, PEER_GGUF, same
-from oracle.config import ModelConfig
+from oracle.config import ModelConfig, preset
 from oracle.model_weights import specs
 from oracle.weights import QuantisedWeights, load
 from oracle.weights.assemble import AssembledWeights, is_quantised
@@ -154,6 +154,14 @@ class TestMappingMistakes:
         seen = {name.rpartition(".")[2] for name in specs(C) if not same(twice.tensor(name), CONVERTED.tensor(name))}
 
         assert seen == {"qkvz", "ba", "Wc", "Dt", "Al", "an", "fn", "on", "Qn", "Kn", "enorm", "hnorm", "shnorm", "Wo"}
+
+    def test_tensor_count_of_the_27b(self) -> None:
+        """The 27B is 851 tensors of a file and 15 more of the draft head, in either dialect."""
+        large = preset("qwen3.8-27b")
+        for dialect in (HUGGING_FACE, QWEN35):
+            files = [{piece.source for stack in recipes(config, dialect).values() for piece in stack}
+                     for config in (replace(large, mtp=False), large)]
+            assert [len(names) for names in files] == [851, 866]
 
     def test_head_order_for_every_ratio(self) -> None:
         """Our head h is HF head r·(h % nk) + h // nk, so that its key head is h % nk; each head occurs once."""
