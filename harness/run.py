@@ -68,7 +68,7 @@ def used_mask(shape: tuple[int, ...], strides: tuple[int, ...], extent: int) -> 
 
 def scatter(binding: Binding, values: np.ndarray) -> np.ndarray:
     """Flat extent with the values in their rows and poison everywhere else."""
-    flat = np.full(binding.extent * binding.itemsize, POISON, np.uint8).view(binding.dtype)
+    flat: np.ndarray = np.full(binding.extent * binding.itemsize, POISON, np.uint8).view(binding.dtype)
     if binding.extent:
         byte_strides = tuple(s * binding.itemsize for s in binding.strides)
         np.lib.stride_tricks.as_strided(flat, binding.shape, byte_strides)[...] = values
@@ -152,7 +152,7 @@ def run_once(
         outputs = {}
         for b in bindings:
             device.check(b.memory)
-            after = device.read(b.memory, b.extent * b.itemsize).view(b.dtype)
+            after: np.ndarray = device.read(b.memory, b.extent * b.itemsize).view(b.dtype)
             _check_after(inst.kernel, b, before[b.buffer.name], after)
             if b.buffer.access != "r":
                 outputs[b.buffer.name] = gather(b, after)
@@ -177,8 +177,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Element-wise: equal bits, where any NaN equals any NaN (payloads differ between devices by nature)."""
     if a.dtype.kind == "f":
         width = {2: np.uint16, 4: np.uint32, 8: np.uint64}[a.dtype.itemsize]
-        return (a.view(width) == b.view(width)) | (np.isnan(a) & np.isnan(b))
-    return a == b
+        return np.asarray((a.view(width) == b.view(width)) | (np.isnan(a) & np.isnan(b)))
+    return np.asarray(a == b)
 
 
 def run_kernel(

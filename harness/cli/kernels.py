@@ -4,14 +4,13 @@ import argparse
 import json
 from pathlib import Path
 
-from kernels.catalogue import KERNELS, by_room
 from rich.console import Console
 from rich.table import Table
 
 from harness.record import newest_record
+from kernels.catalogue import KERNELS, by_room
 from kernels.entry import Buffer, Kernel
-
-ROOT = Path(__file__).resolve().parents[2]
+from kernels.places import ROOT, places
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,17 +21,10 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.set_defaults(func=run)
 
 
-def places(room: str) -> dict[str, str | None]:
+def shown_places(room: str) -> dict[str, str | None]:
     """Role -> file of the room, relative to the checkout; None where the room has no such file."""
-    candidates = {
-        "oracle": f"oracle/{room}.py",
-        "contract": f"oracle/bits/{room}.py",
-        "source": f"kernels/{room}.cu",
-        "entry": f"kernels/{room}.py",
-        "lock": f"locks/test_{room}.py",
-        "mutants": f"locks/mutants/{room}.toml",
-    }
-    return {role: path if (ROOT / path).exists() else None for role, path in candidates.items()}
+    found = places(room) | {"mutants": Path(f"locks/mutants/{room}.toml")}
+    return {role: str(path) if (ROOT / path).exists() else None for role, path in found.items()}
 
 
 def describe(kernel: Kernel) -> dict[str, object]:
@@ -58,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     rooms = sorted({k.room for k in chosen})
     record = newest_record("locks")
     if args.json:
-        data = {"kernels": [describe(k) for k in chosen], "places": {r: places(r) for r in rooms}, "record": record}
+        data = {"kernels": [describe(k) for k in chosen], "places": {r: shown_places(r) for r in rooms}, "record": record}
         print(json.dumps(data, indent=2))
         return 0
     console = Console()
@@ -70,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.room:
         for kernel in chosen:
             console.print(f"\n{kernel.name}({', '.join(str(a) for a in describe(kernel)['arguments'])})")  # type: ignore[attr-defined]  # a list
-        for role, path in places(args.room).items():
-            console.print(f"{role:9s} {path or 'none'}")
+        for role, path in shown_places(args.room).items():
+            console.print(f"{role:26s} {path or 'none'}")
     console.print(f"last record of the locks: {record or 'none'}")
     return 0

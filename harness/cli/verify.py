@@ -48,7 +48,8 @@ def run_locks(device: str, processes: int, quiet: bool) -> list[LockResult]:
         command += ["-n", str(processes), "--device", device, "--results", str(target)]
         done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
         if not target.exists():
-            raise LanelockError(f"the locks could not be run (pytest exit code {done.returncode}): {(done.stdout + done.stderr)[-2000:]}")
+            said = (done.stdout + done.stderr)[-2000:]
+            raise LanelockError(f"the locks could not be run (pytest exit code {done.returncode}): {said}")
         if done.returncode and not quiet:
             print(done.stdout, file=sys.stderr)
         rows: list[dict[str, Any]] = json.loads(target.read_text())["locks"]
