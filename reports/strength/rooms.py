@@ -40,11 +40,21 @@ SPECIAL: tuple[Room, ...] = (
         ("kernels/codes.cuh",),
         ("locks/test_quantize.py", "locks/test_rms_norm.py", "locks/test_swiglu.py", "locks/test_add.py"),
     ),
+    Room(
+        "rms_norm",
+        ("kernels/rms_norm.cu", "kernels/row_norm.cuh", "kernels/rms_norm.py", "oracle/bits/rms_norm.py"),
+        ("locks/test_rms_norm.py",),
+    ),
     Room("rules", ("kernels/rules.py", "kernels/entry.py"), ("locks/test_quantize.py", "locks/test_rms_norm.py")),
     Room(
         "checkers",
         ("harness/run.py", "locks/support.py", "locks/conftest.py", "reports/lock_results.py"),
         ("locks/test_checkers.py",),
+    ),
+    Room(
+        "host",
+        ("harness/host/*.py", "harness/host/runtime/*", "kernels/device.cuh"),
+        ("locks/test_host_device.py", "locks/test_primitives.py", "locks/test_functions.py"),
     ),
     _oracle("functions", "functions", "functions"),
     _oracle(
