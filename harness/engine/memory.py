@@ -1,0 +1,95 @@
+"""An engine: a plan with memory on a device, its kernels built and its weights loaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.device import Argument, Device, Memory
+from harness.engine.load import load_weights
+from kernels.entry import DTYPES
+from kernels.plan import Launch, Plan, Ref
+from kernels.programs import Setting
+from oracle.errors import LanelockError
+from oracle.model_weights import Weights
+from oracle.rope import rope_table
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A plan on a device. memory: plan buffer name -> device memory; built: C++ expression -> built kernel."""
+
+    device: Device
+    setting: Setting
+    plan: Plan
+    memory: Mapping[str, Memory]
+    built: Mapping[tuple[str, str], Any]
+
+    def read(self, name: str) -> np.ndarray:
+        """A whole buffer as a flat array of its dtype; waits for earlier launches."""
+        buffer = self.plan.buffers[name]
+        return self.device.read(self.memory[name], buffer.nbytes).view(DTYPES[buffer.dtype][0])
+
+    def write(self, name: str, values: np.ndarray, offset: int = 0) -> None:
+        """Write elements of a buffer from `offset` on. Raises LanelockError if they do not fit it."""
+        buffer = self.plan.buffers[name]
+        dtype = np.dtype(DTYPES[buffer.dtype][0])
+        flat = np.ascontiguousarray(values, dtype).reshape(-1)
+        if offset + flat.size > buffer.elements:
+            raise LanelockError(f"{name}: {flat.size} elements at {offset} do not fit its {buffer.elements}")
+        self.device.write(self.memory[name], flat.view(np.uint8), offset * dtype.itemsize)
+
+    def run(self, program: str, stream: Any = None) -> None:
+        """Launch a program once, in order."""
+        for item in self.plan.programs[program]:
+            self.launch(item, stream)
+
+    def launch(self, item: Launch, stream: Any = None) -> None:
+        """Launch one entry of a program."""
+        args: list[Argument] = [self._argument(item, i) for i in range(len(item.args))]
+        self.device.launch(self.built[_key(item)], item.geometry, args, stream)
+
+    def _argument(self, item: Launch, index: int) -> Argument:
+        arg = item.args[index]
+        if not isinstance(arg, Ref):
+            return arg
+        size = np.dtype(DTYPES[self.plan.buffers[arg.buffer].dtype][0]).itemsize
+        return self.memory[arg.buffer].at(arg.offset * int(size))
+
+    def close(self) -> None:
+        """Give all memory back; a guard that changed raises OutOfBounds."""
+        for memory in self.memory.values():
+            self.device.free(memory)
+
+
+def _key(item: Launch) -> tuple[str, str]:
+    return item.instance.kernel.source, item.instance.expression
+
+
+def open_engine(device: Device, setting: Setting, plan: Plan, weights: Weights) -> Engine:
+    """Build every kernel of the plan, allocate its buffers, load weights, tables and start values.
+
+    Raises BuildError, DeviceError for too little memory, LanelockError for weights that do not fit.
+    """
+    instances = {_key(item): item.instance for items in plan.programs.values() for item in items}
+    built = {key: device.build(inst) for key, inst in instances.items()}
+    memory = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values()}
+    engine = Engine(device, setting, plan, memory, built)
+    load_weights(plan, weights, engine.write, engine.run)
+    _start(engine)
+    return engine
+
+
+def _start(engine: Engine) -> None:
+    s, buffers = engine.setting, engine.plan.buffers
+    if "cosine" in buffers:
+        cosine, sine = rope_table(s.config, s.context)
+        engine.write("cosine", cosine)
+        engine.write("sine", sine)
+    for name, value in (("replay.none", 0), ("replay.all", -1), ("slot", -1)):
+        if name in buffers:
+            engine.write(name, np.full(s.B, value, np.int32))
+    for name in ("position", "end", "current", "flags", "began", "pending", "taken"):
+        if name in buffers:
+            engine.write(name, np.zeros(s.B, np.int32))

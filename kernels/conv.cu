@@ -1,0 +1,68 @@
+// Causal depthwise convolution of 4 taps, silu, and the L2 norm of q and k heads.
+//
+// A warp owns one head of D channels of one sequence and walks its chunk of tokens; the last inputs stay in registers.
+// Per sequence and channel the ring keeps the last RING inputs, input of position p at p % RING: 3 are needed, and the
+// spare ones keep the inputs that a rejected draft would have pushed out, so that speculation rolls nothing back here.
+// Inputs before position 0 are zero and are never read, so a slot that is entered again needs no clearing.
+#include "functions.cuh"
+#include "head.cuh"
+
+constexpr int TAPS = 4;
+constexpr int RING = 8;
+constexpr float L2_EPS = 1e-6f;
+
+static_assert(RING >= TAPS - 1 + 5, "conv: the ring must hold 3 inputs behind a verify of 5 rows");
+
+template <int D>
+__global__ void __launch_bounds__(128)
+conv(const float* __restrict__ x /* [T, B, C] */, int x_pitch, const float* __restrict__ w /* [TAPS, C] */,
+     float* __restrict__ ring /* [slots, RING, C] */, const int* __restrict__ slot /* [B], -1: none */,
+     const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
+     float* __restrict__ y /* [T, B, C] */, int y_pitch, int B, int C, int normed_heads /* q and k heads */) {
+  constexpr int PER = lane::Head<D>::PER;
+  const int head = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const int b = blockIdx.y, count = length[b];
+  if (head * D >= C || slot[b] < 0) return;
+  const int channel = head * D + threadIdx.x % 32 * PER;
+  float* kept = ring + static_cast<long long>(slot[b]) * RING * C + channel;
+  const int start = position[b];
+
+  float tap[TAPS][PER], past[TAPS][PER];  // past[j] is the input of position p - 3 + j
+#pragma unroll
+  for (int j = 0; j < TAPS; ++j) lane::load_owned(tap[j], w + static_cast<long long>(j) * C + channel);
+#pragma unroll
+  for (int j = 1; j < TAPS; ++j) {
+    const int p = start - TAPS + j;
+    if (p >= 0) {
+      lane::load_owned(past[j], kept + static_cast<long long>(p % RING) * C);
+    } else {
+#pragma unroll
+      for (int i = 0; i < PER; ++i) past[j][i] = 0.0f;
+    }
+  }
+
+  for (int t = 0; t < count; ++t) {
+    const long long row = static_cast<long long>(t) * B + b;
+#pragma unroll
+    for (int j = 0; j + 1 < TAPS; ++j)
+#pragma unroll
+      for (int i = 0; i < PER; ++i) past[j][i] = past[j + 1][i];
+    lane::load_owned(past[TAPS - 1], x + row * x_pitch + channel);
+
+    float out[PER];
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+      float acc = 0.0f;
+#pragma unroll
+      for (int j = 0; j < TAPS; ++j) acc = fmaf(tap[j][i], past[j][i], acc);
+      out[i] = lane::silu(acc);
+    }
+    if (head < normed_heads) {
+      const float root = sqrtf(lane::dot(out, out) + L2_EPS);
+#pragma unroll
+      for (int i = 0; i < PER; ++i) out[i] = out[i] / root;
+    }
+    lane::store_owned(y + row * y_pitch + channel, out);
+    if (t >= count - RING) lane::store_owned(kept + static_cast<long long>((start + t) % RING) * C, past[TAPS - 1]);
+  }
+}

@@ -1,0 +1,52 @@
+"""Catalogue entry of the delta rule room: the scan over a chunk of tokens (one step is a chunk of one)."""
+
+from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
+from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
+from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
+
+WARPS = 4
+
+
+def _derive(dims: Dims) -> dict[str, Value]:
+    D, HK, HV = int(dims["D"]), int(dims["HK"]), int(dims["HV"])
+    width, value = 2 * HK * D + HV * D, HV * D
+    return {"width": width, "value": value, "qkv_pitch": width, "o_pitch": value, "scale": D**-0.5}
+
+
+def _geometry(dims: Dims) -> Geometry:
+    warps = int(dims["HV"]) * (int(dims["D"]) // int(dims["ROWS"]))
+    return Geometry((ceil_div(warps, WARPS), int(dims["B"]), 1), (32 * WARPS, 1, 1))
+
+
+DELTA_RULE = Kernel(
+    name="delta_rule",
+    room="delta_rule",
+    symbol="delta_rule",
+    params=(HEAD_DIMS, Param("STATE", ("f32", "f16")), Param("ROWS", (4, 8, 16))),
+    args=(
+        *token_rows("qkv", "width", "r"),
+        Buffer("alpha", "f32", ("rows", "HV"), "r"),
+        Buffer("beta", "f32", ("rows", "HV"), "r"),
+        Buffer("state", "STATE", ("slots", "HV", "D", "D"), "rw", align=16),
+        *SEQUENCES,
+        Buffer("replay", "i32", ("B",), "r"),
+        *token_rows("o", "value", "w"),
+        Scalar("B"),
+        Scalar("HK"),
+        Scalar("HV"),
+        Scalar("scale", "float"),
+    ),
+    geometry=_geometry,
+    derive=token_dims(_derive),
+    rules=(
+        *CHUNK_RULES,
+        head_multiple("HV", "HK"),
+        *row_pitch("qkv_pitch", "width"),
+        *row_pitch("o_pitch", "value", step=1),
+        Rule(lambda d: int(d["width"]) <= 2**31 - 1, "a row of {width} elements exceeds what an int can count"),
+    ),
+    limits={"registers": 255, "smem": 0, **IN_REGISTERS},
+    doc="S = alpha S; d = beta (v - S k); S += d k^T; o = S q / sqrt(D), token by token, the state in registers.",
+)
+
+KERNELS = (DELTA_RULE,)

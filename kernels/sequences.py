@@ -1,0 +1,47 @@
+"""Arguments that every kernel with a per-sequence state shares: slots, positions, lengths; and head widths.
+
+T tokens of B sequences lie token-major: row t * B + b. Sequence b keeps its state in slot[b] (-1: it takes no part),
+its first token has position[b], and only its first length[b] tokens exist.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from kernels.entry import Buffer, Dims, Param, Rule, Scalar, Value
+from kernels.rules import GRID_X, between
+
+HEAD_DIMS = Param("D", (32, 64, 128, 256))
+CONTEXT = 262144
+SEQUENCES = (Buffer("slot", "i32", ("B",), "r"), Buffer("position", "i32", ("B",), "r"), Buffer("length", "i32", ("B",), "r"))
+
+CHUNK_RULES: tuple[Rule, ...] = (
+    between("T", 1, GRID_X, "the tokens of a chunk"),
+    between("B", 1, 65535, "the sequences that one grid axis can hold"),
+    between("slots", 1, GRID_X, "the state pool"),
+    Rule(lambda d: int(d["T"]) * int(d["B"]) <= GRID_X, "T * B = {rows} rows exceed a grid axis"),
+)
+
+
+def token_rows(
+    name: str, width: str, access: Literal["r", "w", "rw"], *, optional: bool = False
+) -> tuple[Buffer, Scalar]:
+    """A float32 buffer [T * B, width] and its pitch."""
+    pitch = f"{name}_pitch"
+    return Buffer(name, "f32", ("rows", width), access, pitch, align=16, optional=optional), Scalar(pitch)
+
+
+def token_dims(extra: Callable[[Dims], dict[str, Value]]) -> Callable[[Dims], Dims]:
+    """Derives rows = T * B and what `extra` says."""
+
+    def derive(dims: Dims) -> Dims:
+        return {"rows": int(dims["T"]) * int(dims["B"]), **extra(dims)}
+
+    return derive
+
+
+def head_multiple(total: str, part: str) -> Rule:
+    """One head count divides another."""
+    return Rule(
+        lambda d: int(d[part]) > 0 and int(d[total]) > 0 and int(d[total]) % int(d[part]) == 0,
+        f"{total} = {{{total}}} heads must be a positive multiple of {part} = {{{part}}}",
+    )
