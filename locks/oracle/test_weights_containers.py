@@ -183,6 +183,41 @@ SAFETENSORS: dict[str, tuple[dict[str, Any] | bytes, bytes, int | None, str]] = 
 }
 
 
+VALUES = {0: ("<B", 200), 1: ("<b", -3), 2: ("<H", 60000), 3: ("<h", -300), 4: ("<I", 2**32 - 1), 5: ("<i", -(2**31)),
+          6: ("<f", 0.5), 7: ("<?", False), 10: ("<Q", 2**64 - 1), 11: ("<q", -(2**63)), 12: ("<d", 0.1)}
+
+
+class TestGgufMetadata:
+    """Values of every type."""
+
+    @pytest.mark.parametrize("kind", VALUES)
+    def test_every_scalar_and_array(self, tmp_path: Path, kind: int) -> None:
+        """A scalar and an array of each type are read as written; a false boolean too."""
+        form, value = VALUES[kind]
+        raw = struct.pack(form, value)
+        array = struct.pack("<IQ", kind, 2) + raw + raw
+        file = open_gguf(two_tensors(keys=[("one", kind, raw), ("two", 9, array)]).to(tmp_path / "a.gguf"))
+
+        assert (file.metadata["one"], file.metadata["two"]) == (value, (value, value))
+
+    @pytest.mark.parametrize(("array", "read"), [
+        (struct.pack("<IQ", 8, 2) + text("ab") + text(""), 2), (struct.pack("<IQ", 8, 1) + text("abc"), 1),
+        (struct.pack("<IQB", 0, 1, 7), (7,)), (struct.pack("<IQ", 12, 0), ()), (struct.pack("<IQ", 8, 0), 0)])
+    def test_array_may_end_the_file(self, tmp_path: Path, array: bytes, read: object) -> None:
+        """An array whose last byte is the file's last is whole; of strings only the count is kept."""
+        path = tmp_path / "a.gguf"
+        path.write_bytes(Lie(keys=[("k", 9, array)]).header())
+
+        assert open_gguf(path).metadata == {"k": read}
+
+    def test_longest_name_is_read(self, tmp_path: Path) -> None:
+        """A tensor name of 64 bytes and four dimensions are the most that is allowed."""
+        name = "n" * 64
+        file = open_gguf(Lie([(name, (2, 1, 2, 2), 0, 0, floats(*range(8)))]).to(tmp_path / "a.gguf"))
+
+        assert file.tensors[name].shape == (2, 2, 1, 2)
+
+
 class TestLyingSafetensors:
     """Safetensors files that say what is not so."""
 

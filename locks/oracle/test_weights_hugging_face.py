@@ -146,6 +146,33 @@ class TestHuggingFaceRefusals:
         with pytest.raises(LanelockError, match=str(tmp_path)):
             load(hf_folder(tmp_path, None, **{field: value}))
 
+    def test_sizes_are_bounded_by_the_file(self, tmp_path: Path) -> None:
+        """Attention or GDN widths beyond every tensor are refused before tables of that size are made.
+
+        A model with neither attention layer nor draft head may state any number of heads.
+        """
+        for field in ("num_attention_heads", "linear_num_key_heads"):
+            heads = {field: 2**26, "linear_num_value_heads": 2**26 if field.startswith("linear") else 2}
+            with pytest.raises(LanelockError, match="rows, but no tensor is wider than 64"):
+                load(hf_folder(tmp_path / field, None, **heads))
+        gdn = {name: value for name, value in hf_tensors().items() if "layers.1." not in name and "mtp." not in name}
+        one = {"num_hidden_layers": 1, "layer_types": ["linear_attention"], "num_attention_heads": 2**26}
+        assert load(hf_folder(tmp_path / "gdn", gdn, **one)).config.layers == 1
+        attention = {name.replace("layers.1.", "layers.0."): value for name, value in hf_tensors().items()
+                     if not name.startswith(BASE)}
+        one = {"num_hidden_layers": 1, "layer_types": ["full_attention"], "full_attention_interval": 1,
+               "linear_num_key_heads": 2**26, "linear_num_value_heads": 2**26}
+        assert load(hf_folder(tmp_path / "attention", attention, **one)).config.layers == 1
+
+    def test_config_may_come_from_outside(self, tmp_path: Path) -> None:
+        """A file without a config.json beside it takes the config that is given, and says so where there is none."""
+        folder = hf_folder(tmp_path)
+        config = load(folder).config
+        (folder / "config.json").unlink()
+        assert load(folder / "model.safetensors", config).config == config
+        with pytest.raises(LanelockError, match=r"config\.json: is not a readable JSON config"):
+            load(folder)
+
     def test_theta_is_read(self, tmp_path: Path) -> None:
         """theta, the rope width and epsilon come from the file, not from a default."""
         rope = {"rope_theta": 1e6, "partial_rotary_factor": 0.5}

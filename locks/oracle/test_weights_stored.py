@@ -19,6 +19,7 @@ from oracle.errors import LanelockError
 from oracle.formats import Q8_0
 from oracle.model_weights import HeldWeights, Weights, specs
 from oracle.weights import QuantisedWeights, export_gguf, load, save
+from oracle.weights.gguf_write import Described, write_gguf
 from oracle.weights.mapped import let_go, map_file
 from oracle.weights.sanity import examine
 
@@ -173,6 +174,42 @@ class TestExport:
         for key, field in theirs.fields.items():
             if key.startswith("qwen35.") or key in ("general.architecture", "general.file_type"):
                 assert (ours.fields[key].contents(), ours.fields[key].types) == (field.contents(), field.types), key
+
+    @pytest.mark.parametrize("chunk", [1, 1000])
+    def test_streams_in_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+        """Written a few rows at a time, in pieces of at most that many elements, the file is the same."""
+        export_gguf(load(PEER_GGUF), tmp_path / "whole")
+        monkeypatch.setattr(importlib.import_module("oracle.weights.export_gguf"), "CHUNK", chunk)
+        seen: list[str] = []
+        export_gguf(load(PEER_GGUF), tmp_path / "rows", lambda name, _done, _total: seen.append(name))
+
+        assert (tmp_path / "whole").read_bytes() == (tmp_path / "rows").read_bytes()
+        # rows of 192 columns: five at a time of 96, or one.
+        assert seen.count("blk.0.ssm_out.weight") == (20 if chunk == 1000 else 96)
+
+    def test_progress_reaches_its_end(self, tmp_path: Path) -> None:
+        """What is done never falls, starts at none and ends at all, in an import and in an export."""
+        steps: list[tuple[int, int]] = []
+
+        def report(_name: str, done: int, total: int) -> None:
+            steps.append((done, total))
+
+        for write in (lambda: export_gguf(load("synthetic:1", TINY), tmp_path / "w", report),
+                      lambda: save(load("synthetic:1", TINY), tmp_path / "w", "", report)):
+            write()
+            done, totals = zip(*steps, strict=True)
+            assert list(done) == sorted(done)
+            assert (done[0], done[-1], len(set(totals))) == (0, totals[0], 1)
+            steps.clear()
+
+    @pytest.mark.parametrize(("data", "fault"), [
+        ([bytes(31)], "too few"), ([bytes(33)], "1 bytes too many"), ([], "too few"),
+        ([bytes(16), bytes(15)], "too few")])
+    def test_bytes_must_fill_their_tensor(self, tmp_path: Path, data: list[bytes], fault: str) -> None:
+        """A stream of too few or too many bytes is refused by the tensor's name, and no file is left."""
+        with pytest.raises(LanelockError, match=f"tensor 'a' was given {fault}"):
+            write_gguf(tmp_path / "w", {}, [Described("a", 0, (8,))], iter(data))
+        assert list(tmp_path.iterdir()) == []
 
     def test_vocabulary_covers_every_byte(self, tmp_path: Path) -> None:
         """Tokens are as many as the vocabulary, the first 256 spell the bytes as GPT-2 does, and none occurs twice."""

@@ -37,6 +37,8 @@ def export_gguf(weights: Weights, path: str | Path, progress: Progress | None = 
                  for source, (name, pieces) in parts.items()]
     total = sum(tensor.length for tensor in described)
     write_gguf(path, metadata(view.config), described, _content(view, progress, total))
+    if progress is not None:
+        progress("", total, total)
 
 
 def sources(config: ModelConfig) -> dict[str, tuple[str, list[tuple[Piece, int]]]]:
@@ -103,8 +105,6 @@ def _content(weights: Weights, progress: Progress | None, total: int) -> Iterato
             data = blocks_of(tensor).tobytes() if isinstance(tensor, Q8_0) else tensor.astype("<f4").tobytes()
             done += len(data)
             yield data
-    if progress is not None:
-        progress("", total, total)
 
 
 def _parts(weights: Weights, name: str, pieces: list[tuple[Piece, int]]) -> Iterator[Tensor]:
