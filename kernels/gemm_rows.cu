@@ -1,7 +1,8 @@
 // Rows-in-M tile, for prefill: 128 rows of activations in the rows of the fragments, weights in their columns.
 //
-// 8 warps, 2 along the rows and 4 along the weights; a warp owns 64 rows by PANELS * 16 weights. Per block of 32 and 8192
-// integer operations a warp then spends one mma and 8 float operations, and its operand loads are shared by 4 or 8 mma.
+// 8 warps, 2 along the rows and 4 along the weights; a warp owns 64 rows by PANELS * 16 weights. Two warps a scheduler hide
+// little, so that the products of a step of 16 rows are issued before the sums of the step before it are added.
+// The sums of the slices before the one in progress are touched 8 times a tile: those of a wide tile wait in shared memory.
 #include "projection_tile.cuh"
 
 constexpr int M = 128, ROW_WARPS = 2, WEIGHT_WARPS = 4, WARPS = ROW_WARPS * WEIGHT_WARPS, M_TILES = M / ROW_WARPS / 16;
@@ -11,10 +12,14 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
                                       int rows) {
   using X = lane::ActivationStage<WORDS, M, WEIGHTS::BLOCKS>;
   constexpr int BLOCK_PANELS = WEIGHT_WARPS * PANELS, STAGE = X::BYTES + BLOCK_PANELS * WEIGHTS::BYTES, N_TILES = 2 * PANELS;
-  static_assert(STAGES * STAGE <= lane::SHARED_BUDGET, "gemm_rows: the stages do not fit into the shared memory of a block");
+  constexpr int SUMS = M_TILES * N_TILES * 4;  // of a thread
+  constexpr int UNROLL = 1;
+  constexpr bool SHARED_TOTALS = PANELS > 1;
+  static_assert(STAGES * STAGE + (SHARED_TOTALS ? 128 * SUMS * WARPS : 0) <= lane::SHARED_BUDGET,
+                "gemm_rows: the stages do not fit into the shared memory of a block");
   DYNAMIC_SHARED(unsigned char, ring);
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  const int row_of_warp = warp % ROW_WARPS * 64, panel_of_warp = warp / ROW_WARPS * PANELS, KB = weights.KB;
+  const int row_of_warp = warp % ROW_WARPS * (16 * M_TILES), panel_of_warp = warp / ROW_WARPS * PANELS, KB = weights.KB;
   const int m_tiles = (rows + M - 1) / M, n_tiles = (weights.N + 16 * BLOCK_PANELS - 1) / (16 * BLOCK_PANELS);
   const lane::Slices share(blockIdx.y, gridDim.y);
   const bool planes = gridDim.y > 1;
@@ -22,56 +27,62 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
   // row tiles of one column of weights follow each other, so that its weights are read from memory once
   for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
     const int m0 = tile % m_tiles * M, panel0 = tile / m_tiles * BLOCK_PANELS;
-    float acc[M_TILES * N_TILES][4] = {}, total[M_TILES * N_TILES][4] = {};
+    float acc[M_TILES * N_TILES][4] = {}, own[SHARED_TOTALS ? 1 : SUMS] = {};
+    float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + threadIdx.x;
+    const auto total = [&](int i) -> float& { return SHARED_TOTALS ? totals[i * 32 * WARPS] : own[SHARED_TOTALS ? 0 : i]; };
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) total(i) = 0.0f;
     const auto store = [&](int plane) {
 #pragma unroll
-      for (int i = 0; i < M_TILES * N_TILES * 4; ++i) {
+      for (int i = 0; i < SUMS; ++i) {
         const int f = i / 4, row = m0 + row_of_warp + f / N_TILES * 16 + g + i % 4 / 2 * 8;
         const int n = (panel0 + panel_of_warp) * 16 + f % N_TILES * 8 + 2 * t + i % 2;
-        if (row < rows && n < weights.N) *lane::output(y, plane, rows, row, pitch, n) = total[f][i % 4];
-        total[f][i % 4] = 0.0f;
+        if (row < rows && n < weights.N) *lane::output(y, plane, rows, row, pitch, n) = total(i);
+        total(i) = 0.0f;
       }
     };
     const auto copy = [&](const lane::Walk<WEIGHTS::BLOCKS>& at, int stage) {
       unsigned char* slot = ring + stage * STAGE;
-      X::copy(slot, codes, scales, m0, rows, KB, at);
+      X::template copy<32 * WARPS>(slot, codes, scales, m0, rows, KB, at, threadIdx.x);
       for (int p = warp; p < BLOCK_PANELS; p += WARPS) weights.copy(slot + X::BYTES + p * WEIGHTS::BYTES, panel0 + p, at);
     };
     const auto use = [&](const lane::Walk<WEIGHTS::BLOCKS>& at, int stage) {
       const unsigned char *x = ring + stage * STAGE, *w = x + X::BYTES + panel_of_warp * WEIGHTS::BYTES;
-#pragma unroll 1
+#pragma unroll UNROLL
       for (int b = 0; b < at.count(); ++b) {
         unsigned fragment[PANELS][4];
         lane::WeightScale s[N_TILES][2];
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          WEIGHTS::fragment(fragment[p], w + p * WEIGHTS::BYTES, b);
+          WEIGHTS::column_fragments(fragment[p], w + p * WEIGHTS::BYTES, b);
 #pragma unroll
           for (int i = 0; i < 4; ++i) s[2 * p + i / 2][i % 2] = WEIGHTS::scale(w + p * WEIGHTS::BYTES, i / 2 * 8 + 2 * t + i % 2, b);
         }
+        int d[2][N_TILES][WORDS][4];
 #pragma unroll
-        for (int m = 0; m < M_TILES; ++m) {
-          const int r = row_of_warp + 16 * m + g;
-          unsigned a[WORDS][4];
+        for (int m = 0; m <= M_TILES; ++m) {
+          if (m < M_TILES) {
+            unsigned a[WORDS][4];
 #pragma unroll
-          for (int word = 0; word < WORDS; ++word) {
-            const uint2 top = X::codes(x, word, r, b), bottom = X::codes(x, word, r + 8, b);
-            a[word][0] = top.x, a[word][1] = bottom.x, a[word][2] = top.y, a[word][3] = bottom.y;
+            for (int word = 0; word < WORDS; ++word) X::Codes::row_fragment(a[word], X::word(x, word), row_of_warp + 16 * m, b);
+#pragma unroll
+            for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+              for (int word = 0; word < WORDS; ++word) {
+                const unsigned operand[2] = {fragment[n / 2][n % 2 * 2], fragment[n / 2][n % 2 * 2 + 1]};
+                lane::mma_s8(d[m % 2][n][word], a[word], operand, lane::MAGIC);
+              }
           }
+          if (m == 0) continue;
+          const int r = row_of_warp + 16 * (m - 1) + g;
           const float xs[2] = {X::scale(x, r, b), X::scale(x, r + 8, b)};
 #pragma unroll
-          for (int n = 0; n < N_TILES; ++n) {
-            // a panel is two column tiles: its rows 0..7 are words 0 and 2 of the fragment, rows 8..15 words 1 and 3
-            const unsigned operand[2] = {fragment[n / 2][n % 2], fragment[n / 2][n % 2 + 2]};
-            int d[WORDS][4];
-#pragma unroll
-            for (int word = 0; word < WORDS; ++word) lane::mma_s8(d[word], a[word], operand, lane::MAGIC);
-            lane::add_products<WORDS, false>(acc[m * N_TILES + n], d, s[n], xs);
-          }
+          for (int n = 0; n < N_TILES; ++n) lane::add_products<WORDS, false>(acc[(m - 1) * N_TILES + n], d[(m - 1) % 2][n], s[n], xs);
         }
       }
       if (!at.closes()) return;
-      lane::close_slice(acc, total);
+#pragma unroll
+      for (int i = 0; i < SUMS; ++i) total(i) = total(i) + acc[i / 4][i % 4], acc[i / 4][i % 4] = 0.0f;
       if (planes) store(at.slice);
     };
     lane::run_ring<STAGES, WEIGHTS::BLOCKS>(share, KB, copy, use);

@@ -27,8 +27,9 @@ CHUNK, STAGES = Param("CHUNK", (128,)), Param("STAGES", (3,))
 
 
 def smem(panels: int, words: int, bits: int, stages: int) -> int:
-    """Bytes of the ring of stages."""
-    return stages * (activation_bytes(TILE_M, words, BLOCKS) + WEIGHT_WARPS * panels * panel_bytes(bits, BLOCKS))
+    """Bytes of the ring of stages, and of the totals of a wide tile."""
+    stage = activation_bytes(TILE_M, words, BLOCKS) + WEIGHT_WARPS * panels * panel_bytes(bits, BLOCKS)
+    return stages * stage + (TILE_M * PANEL_ROWS * WEIGHT_WARPS * panels * 4 if panels > 1 else 0)
 
 
 def _units(d: Dims) -> int:
@@ -41,8 +42,8 @@ def _geometry(d: Dims) -> Geometry:
     return Geometry((int(d["grid"]), int(d["splits"]), 1), (THREADS, 1, 1), ring)
 
 
-#: Architectures whose blocks can have the shared memory of a wide ring of three stages.
-WIDE_ARCHS = ("sm_80", "sm_90a", "sm_100a")
+#: Architectures whose blocks can have the shared memory of a wide tile.
+WIDE_ARCHS = ("sm_90a", "sm_100a")
 A8, Q4, Q8 = Param("WORDS", (1,)), Param("BITS", (4,)), Param("BITS", (8,))
 
 

@@ -8,9 +8,9 @@ __device__ inline void gemm_tc_body(const WEIGHTS& weights, const signed char* c
                                     int rows) {
   static_assert(COLS % 8 == 0 && COLS >= 8 && COLS <= 64, "gemm_tc: a block holds 8 to 64 sequences, 8 a fragment");
   using X = lane::ActivationStage<WORDS, COLS, WEIGHTS::BLOCKS>;
-  constexpr int MAX_WARPS = 8, TILES = COLS / 8;
+  constexpr int MAX_WARPS = 8, TILES = COLS / 8, PAIR = TILES > 1 ? 2 : 1;
   // few columns leave little to overlap inside a block of 32, so that the blocks of a chunk are unrolled
-  constexpr int UNROLL = TILES > 2 ? 1 : WEIGHTS::BLOCKS;
+  constexpr int UNROLL = TILES > 1 ? 1 : WEIGHTS::BLOCKS < 4 ? WEIGHTS::BLOCKS : 4;
   static_assert(STAGES * (X::BYTES + MAX_WARPS * WEIGHTS::BYTES) <= lane::SHARED_BUDGET,
                 "gemm_tc: the stages do not fit into the shared memory of a block");
   DYNAMIC_SHARED(unsigned char, ring);
@@ -32,7 +32,9 @@ __device__ inline void gemm_tc_body(const WEIGHTS& weights, const signed char* c
     };
     const auto copy = [&](const lane::Walk<WEIGHTS::BLOCKS>& at, int stage) {
       unsigned char* slot = ring + stage * stage_bytes;
-      X::copy(slot, codes, scales, m0, rows, KB, at);
+      // by the first two warps, or by the only one: what else a block has copies its panels meanwhile
+      if (warps == 1) X::template copy<32>(slot, codes, scales, m0, rows, KB, at, threadIdx.x);
+      else if (warp < 2) X::template copy<64>(slot, codes, scales, m0, rows, KB, at, threadIdx.x);
       weights.copy(slot + X::BYTES + warp * WEIGHTS::BYTES, panel, at);
     };
     const auto use = [&](const lane::Walk<WEIGHTS::BLOCKS>& at, int stage) {
@@ -40,19 +42,25 @@ __device__ inline void gemm_tc_body(const WEIGHTS& weights, const signed char* c
 #pragma unroll UNROLL
       for (int b = 0; b < at.count(); ++b) {
         unsigned a[4];
-        WEIGHTS::fragment(a, w, b);
+        WEIGHTS::row_fragment(a, w, b);
         const lane::WeightScale s[2] = {WEIGHTS::scale(w, g, b), WEIGHTS::scale(w, g + 8, b)};
 #pragma unroll
-        for (int c = 0; c < TILES; ++c) {
-          int d[WORDS][4];
+        for (int c = 0; c < TILES; c += PAIR) {
+          unsigned f[WORDS][2 * PAIR];
 #pragma unroll
-          for (int word = 0; word < WORDS; ++word) {
-            const uint2 v = X::codes(x, word, 8 * c + g, b);
-            const unsigned operand[2] = {v.x, v.y};
-            lane::mma_s8(d[word], a, operand, lane::MAGIC);
+          for (int word = 0; word < WORDS; ++word) X::Codes::column_fragment(f[word], X::word(x, word), 8 * c, b);
+#pragma unroll
+          for (int p = 0; p < PAIR; ++p) {
+            const int column = 8 * (c + p) + 2 * t;
+            int d[WORDS][4];
+#pragma unroll
+            for (int word = 0; word < WORDS; ++word) {
+              const unsigned operand[2] = {f[word][2 * p], f[word][2 * p + 1]};
+              lane::mma_s8(d[word], a, operand, lane::MAGIC);
+            }
+            const float xs[2] = {X::scale(x, column, b), X::scale(x, column + 1, b)};
+            lane::add_products<WORDS, true>(acc[c + p], d, s, xs);
           }
-          const float xs[2] = {X::scale(x, 8 * c + 2 * t, b), X::scale(x, 8 * c + 2 * t + 1, b)};
-          lane::add_products<WORDS, true>(acc[c], d, s, xs);
         }
       }
       if (!at.closes()) return;

@@ -2,10 +2,11 @@
 // warp read mma fragments, each panel's float16 scales behind its codes. A pure permutation, padded by values of zero.
 //
 // Panels lie as [N / 16][slice][chunk of the slice]: a warp that does one slice of 16 rows reads one piece of memory. Lane
-// (g, t) owns elements 8t .. 8t + 7 of rows g and g + 8. Codes of 8 bits: [block][lane] 16 bytes, words row g low, row
-// g + 8 low, row g high, row g + 8 high. Codes of 4 bits: [pair of blocks][lane] 16 bytes, for each block one word of row
-// g and one of row g + 8. Scales: [g][row g, row g + 8][block].
-#include "projection.cuh"
+// (g, t) owns elements 4t .. 4t + 3 (low) and 16 + 4t .. (high) of a block of rows g and g + 8. Codes of 8 bits: [block][lane]
+// 16 bytes: row g low, row g + 8 low, row g high, row g + 8 high, which is the A operand of m16n8k32. Codes of 4 bits:
+// [pair of blocks][lane] 16 bytes: for each block a word of row g and one of row g + 8, low in the low nibbles of its bytes
+// and high in the high ones. Scales: [g][row g, row g + 8][block].
+#include "projection_tile.cuh"
 
 constexpr unsigned ZERO_NIBBLES = 0x88888888u;  // a packed code is biased by 8
 
@@ -31,13 +32,13 @@ pretile(const unsigned char* __restrict__ codes /* [N, K * BITS / 8] */, const h
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (BITS == 8) {
-        const uint2 v = holds(half, j) ? lane::load8(codes + unit_of(half, j) * UNIT + 8 * t) : uint2{0, 0};
-        word[half] = v.x, word[half + 2] = v.y;
+        const auto* from = reinterpret_cast<const unsigned*>(codes + unit_of(half, j) * UNIT) + t;
+        word[half] = holds(half, j) ? from[0] : 0, word[half + 2] = holds(half, j) ? from[4] : 0;
       } else {
-        for (int k = 0; k < 2; ++k)
-          word[2 * k + half] = holds(half, j + k)
-                                   ? *reinterpret_cast<const unsigned*>(codes + unit_of(half, j + k) * UNIT + 4 * t)
-                                   : ZERO_NIBBLES;
+        for (int k = 0; k < 2; ++k) {
+          const auto* from = reinterpret_cast<const unsigned short*>(codes + unit_of(half, j + k) * UNIT) + t;
+          word[2 * k + half] = holds(half, j + k) ? lane::spread_nibbles(from[0]) | lane::spread_nibbles(from[4]) << 4 : ZERO_NIBBLES;
+        }
       }
     }
     lane::store16(to + (j * BITS / 8 * 32 + l) * 16, uint4{word[0], word[1], word[2], word[3]});

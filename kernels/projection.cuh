@@ -25,9 +25,8 @@ struct WeightScale {
 __device__ inline WeightScale weight_scale(float ws) { return {ws, -SHIFT * ws}; }
 __device__ inline WeightScale weight_scale(half_t stored) { return weight_scale(to_float(stored)); }
 
-__device__ inline int slice_begin(int slice, int blocks) {
-  return static_cast<int>(static_cast<long long>(slice) * blocks / SLICES);
-}
+// a row has at most 2^19 blocks, so that 32 bits hold the product
+__device__ inline int slice_begin(int slice, int blocks) { return slice * blocks / SLICES; }
 
 // chunks of 4 blocks that the longest slice has
 __device__ inline int chunks_of_slice(int blocks) { return ((blocks + SLICES - 1) / SLICES + 3) / 4; }

@@ -98,6 +98,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "projection_tile.cuh",
         code="template struct lane::WeightPanels<8, 64>;\n",
     ),
+    Refusal("copy: a thread keeps its unit of a row", "gemm_tc.cu", expression="gemm_tc<1, 8, 1024, 1>"),
     Refusal("a ring has at least one stage", "gemm_tc.cu", expression="gemm_tc<1, 8, 128, 0>"),
     Refusal(
         "gemm_tc: a block holds 8 to 64 sequences, 8 a fragment",
@@ -124,5 +125,30 @@ REFUSALS: tuple[Refusal, ...] = (
         "projection_f32: a lane of the first warp adds the chunks of one output",
         "projection_f32.cu",
         expression="projection_f32<9>",
+    ),
+    Refusal(
+        "a head has 32, 64, 128 or 256 dims: a lane owns 1, 2, 4 or 8",
+        "conv.cu",
+        expression="conv<96>",
+    ),
+    Refusal(
+        "conv: the ring must hold 3 inputs behind a verify of 5 rows",
+        "conv.cu",
+        edit=("constexpr int RING = 8;", "constexpr int RING = 7;"),
+    ),
+    Refusal(
+        "delta_rule: a warp owns whole rows, and the rows of a head split evenly",
+        "delta_rule.cu",
+        expression="delta_rule<32, float, 5>",
+    ),
+    Refusal(
+        "attention: the chunk sum is one tree of 8 positions a lane",
+        "attention.cu",
+        edit=("constexpr int CHUNK = 256;", "constexpr int CHUNK = 128;"),
+    ),
+    Refusal(
+        "attention: a lane stores the score of one query",
+        "attention.cu",
+        expression="attention<32, 33, float>",
     ),
 )

@@ -25,11 +25,15 @@ def pretile(codes: NDArray[np.uint8], scales: NDArray[np.float16], bits: int) ->
         begin, end = i * KB // SLICES, (i + 1) * KB // SLICES
         c[:N, i, : end - begin] = codes.reshape(N, KB, unit)[:, begin:end]
         s[:N, i, : end - begin] = scales[:, begin:end]
-    # axes: panel, half, g, slice, chunk, pair, block in pair, t, word, byte
-    words = unit // 16
-    c = c.reshape(panels, 2, 8, SLICES, chunks, 2, 2, 4, words, 4)
-    # pair, block, g, t, word, half; of packed codes, a word a block: pair, g, t, block, half
-    c = c.transpose((0, 3, 4, 5, 6, 2, 7, 8, 1, 9) if bits == 8 else (0, 3, 4, 5, 2, 7, 6, 1, 8, 9))
+    shape = (panels, 2, 8, SLICES, chunks)  # panel, half, g, slice, chunk
+    if bits == 8:
+        # then block, low or high, t, byte
+        c = c.reshape(*shape, 4, 2, 4, 4).transpose(0, 3, 4, 5, 2, 7, 6, 1, 8)
+    else:
+        nibbles = np.stack([c & 15, c >> 4], axis=-1).reshape(*shape, 4, 2, 16)
+        both = nibbles[..., 0, :] | nibbles[..., 1, :] << np.uint8(4)
+        # then pair of blocks, block, t, byte
+        c = both.reshape(*shape, 2, 2, 4, 4).transpose(0, 3, 4, 5, 2, 7, 6, 1, 8)
     s = s.reshape(panels, 2, 8, SLICES, chunks, BLOCKS).transpose(0, 3, 4, 2, 1, 5)
     parts = (np.ascontiguousarray(c).reshape(panels, SLICES, chunks, -1), _bytes(s).reshape(panels, SLICES, chunks, -1))
     return np.concatenate(parts, axis=-1)
