@@ -1,7 +1,6 @@
 """Sizes of a Qwen3.5-family model, from a preset or a JSON file, checked before anything is allocated."""
 
 import json
-import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -138,7 +137,8 @@ def _check_types(config: ModelConfig) -> None:
     for field, low in (("eps", 0.0), ("rope_theta", 1.0)):
         value = getattr(config, field)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value <= low:
+        # compared as they are: JSON integers have no limit, and one beyond float64 must not overflow here.
+        if not number or not low < value < 1e300:
             raise LanelockError(f"config {config.name}: {field} must be a finite number above {low:g}, not {value!r}.")
 
 

@@ -241,6 +241,14 @@ class TestLyingSafetensors:
             with pytest.raises(LanelockError, match="cut"):
                 open_safetensors(cut)
 
+    def test_header_may_fill_the_file_and_reach_the_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A header that ends the file, and is as long as the limit allows, is read; one byte more is refused."""
+        path = plain_safetensors(tmp_path / "a", b"{}", b"")
+        monkeypatch.setattr("oracle.weights.safetensors_file.MAX_HEADER", 2)
+        assert open_safetensors(path).entries == {}
+        with pytest.raises(LanelockError, match="above the limit of 2"):
+            open_safetensors(plain_safetensors(tmp_path / "a", b"{ }", b""))
+
     def test_order_of_the_header_is_free(self, tmp_path: Path) -> None:
         """Tensors listed in another order than they lie give their own values."""
         data = floats(1, 2, 3, 4, 5, 6, 7, 8)

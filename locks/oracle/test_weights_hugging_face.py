@@ -33,7 +33,9 @@ class TestHuggingFaceForms:
     @pytest.mark.parametrize("dtype", ["float16", "float64"])
     def test_float_types_keep_their_values(self, tmp_path: Path, dtype: str) -> None:
         """F16 and F64 checkpoints give the values they hold."""
-        tensors = {name: value.astype(dtype) for name, value in hf_tensors().items()}
+        # the factor is lost in float16 and in float32, and must not be in float64.
+        factor = np.float64(1 + 2.0**-40)
+        tensors = {name: (value * factor).astype(dtype) for name, value in hf_tensors().items()}
         weights = load(hf_folder(tmp_path, tensors))
 
         gate = tensors["model.language_model.layers.0.mlp.gate_proj.weight"]
@@ -135,12 +137,14 @@ class TestHuggingFaceRefusals:
     @pytest.mark.parametrize(("field", "value"), [
         ("hidden_act", "gelu"), ("attn_output_gate", False), ("attention_bias", True), ("model_type", "qwen3_next"),
         ("linear_value_head_dim", 32), ("mtp_num_hidden_layers", 2), ("layer_types", ["full_attention"] * 2),
+        ("full_attention_interval", 0), ("full_attention_interval", 2.0),
         ("rms_norm_eps", 0), ("num_hidden_layers", 2**40), ("num_hidden_layers", "2"), ("head_dim", 48),
         ("linear_num_key_heads", 2**20), ("mtp_use_dedicated_embeddings", True), ("quantization_config", {"a": 1}),
         ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.3}),
         ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "rope_type": "yarn"}),
         ("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]}),
-        ("rope_parameters", {"partial_rotary_factor": 0.25})])
+        ("rope_parameters", {"partial_rotary_factor": 0.25}), ("rms_norm_eps", 10**400), ("head_dim", 10**400),
+        ("rope_parameters", {"rope_theta": 10**400, "partial_rotary_factor": 0.25})])
     def test_config_that_is_not_computed_is_named(self, tmp_path: Path, field: str, value: object) -> None:
         """A field that asks for another formula, or sizes that do not fit, is refused with the file's name."""
         with pytest.raises(LanelockError, match=str(tmp_path)):

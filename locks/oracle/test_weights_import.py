@@ -175,7 +175,8 @@ class TestSpec:
         """A config that differs from the file's, a missing one, a bad seed and a missing file are one sentence each."""
         wrong = replace(C, rope_theta=1e6)
         cases: list[tuple[str | Path, ModelConfig | None, str]] = [
-            (PEER_GGUF, wrong, "has rope_theta 10000000.0, but 1000000.0"), ("synthetic:1", None, "need a config"),
+            (PEER_GGUF, wrong, "has rope_theta 10000000.0, but 1000000.0"), (PEER, wrong, "has rope_theta 10000000.0"),
+            ("synthetic:1", None, "need a config"),
             ("synthetic:x", preset("tiny"), "whole number"), ("synthetic:99999999999999999999", preset("tiny"), "2.64"),
             ("nowhere", None, "no such file")]
         for spec, config, fault in cases:

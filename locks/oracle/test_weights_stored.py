@@ -20,7 +20,7 @@ from oracle.formats import Q8_0
 from oracle.model_weights import HeldWeights, Weights, specs
 from oracle.weights import QuantisedWeights, export_gguf, load, save
 from oracle.weights.gguf_write import Described, write_gguf
-from oracle.weights.mapped import let_go, map_file
+from oracle.weights.mapped import RESIDENT, let_go, map_file
 from oracle.weights.sanity import examine
 
 TINY = preset("tiny")
@@ -94,6 +94,16 @@ class TestStored:
             save(HeldWeights(ModelConfig(**bad), tensors), tmp_path / "w")
         assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("w", b"older")]
 
+    @pytest.mark.parametrize("value", [1e300, np.nan, -np.inf])
+    def test_floats_that_are_not_finite_are_refused(self, tmp_path: Path, value: float) -> None:
+        """A value that is NaN or infinite as float32 is refused by name, and nothing is written."""
+        tensors: dict[str, Any] = {name: load("synthetic:1", TINY).tensor(name) for name in specs(TINY)}
+        tensors["on"] = np.where(np.arange(96) == 5, value, 1.0)
+
+        with pytest.raises(LanelockError, match="'on' has a value that is NaN or infinite in float32"):
+            save(HeldWeights(TINY, tensors), tmp_path / "w")
+        assert list(tmp_path.iterdir()) == []
+
     def test_streams_in_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Writing a few rows at a time gives the same file as writing whole tensors."""
         save(load(PEER), tmp_path / "whole")
@@ -114,13 +124,20 @@ class TestStored:
 
     @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="not run: no /proc/self/smaps on this system")
     def test_dropped_pages_are_not_resident(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After letting go, none of the file's pages count to this process.  Red: an advice that misses it."""
-        (tmp_path / "pages").write_bytes(bytes(1 << 20))
-        monkeypatch.setattr("oracle.weights.mapped.RESIDENT", 0)
-        content = map_file(tmp_path / "pages")
-        before, _ = int(content.sum()) + resident(tmp_path / "pages"), let_go(content)
+        """After letting go of a large file none of its pages count to this process; a small file stays.
 
-        assert (before, resident(tmp_path / "pages")) == (1024, 0)
+        Red: an advice that misses the mapping, or one on every small file, which would only cost time.
+        """
+        path = tmp_path / "pages"
+        path.write_bytes(bytes(1 << 20))
+        content = map_file(path)
+        counts = [int(content.sum())]
+        for limit in (RESIDENT, 0):
+            monkeypatch.setattr("oracle.weights.mapped.RESIDENT", limit)
+            let_go(content)
+            counts.append(resident(path))
+
+        assert counts == [0, 1024, 0]
 
     def test_examine_states_the_hashes_of_an_import(self, tmp_path: Path) -> None:
         """A checkpoint and its import show the same hashes, which are those in the file's metadata."""

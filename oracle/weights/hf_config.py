@@ -45,9 +45,9 @@ def read_hf_config(path: Path) -> ModelConfig:
     drafts = text.get("mtp_num_hidden_layers", 0)
     if drafts not in (0, 1):
         raise refusal(path, f"has {drafts!r} MTP layers; none or one are read")
+    eps = _real(path, "rms_norm_eps", _field(path, text, "rms_norm_eps"))
     fields = {**counts, "name": path.resolve().parent.name or "model", "rope_dim": rope_dim, "rope_theta": theta,
-              "eps": _field(path, text, "rms_norm_eps"), "period": _period(path, text, counts["layers"]),
-              "tied": tied, "mtp": drafts == 1}
+              "eps": eps, "period": _period(path, text, counts["layers"]), "tied": tied, "mtp": drafts == 1}
     try:
         return ModelConfig(**fields)
     except LanelockError as error:
@@ -79,17 +79,21 @@ def _rope(path: Path, text: dict[str, Any], head_dim: object) -> tuple[int, floa
         raise refusal(path, f"has rope_type {kind!r}; only the default is computed")
     theta = rope.get("rope_theta", text.get("rope_theta"))
     share = rope.get("partial_rotary_factor", text.get("partial_rotary_factor"))
-    for name, value in (("rope_theta", theta), ("partial_rotary_factor", share), ("head_dim", head_dim)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise refusal(path, f"has {name} {value!r}, which is not a number")
-    # both are numbers by now; the product is exact for every share in use (a quarter).
-    width = head_dim * share  # type: ignore[operator]
-    if not width < 2**31 or width != int(width):
+    # the product is exact for every share in use (a quarter).
+    width = _real(path, "head_dim", head_dim) * _real(path, "partial_rotary_factor", share)
+    if not abs(width) < 2**31 or width != int(width):
         raise refusal(path, f"has partial_rotary_factor {share!r}, which gives no whole width of {head_dim!r}")
     sections = rope.get("mrope_section")
     if sections is not None and (not isinstance(sections, list) or 2 * sum(map(_count, sections)) != int(width)):
         raise refusal(path, f"has mrope_section {sections!r}, which does not add up to half of {int(width)}")
-    return int(width), theta  # type: ignore[return-value]
+    return int(width), _real(path, "rope_theta", theta)
+
+
+def _real(path: Path, name: str, value: object) -> float:
+    # JSON integers have no limit; one beyond float64 must not overflow later.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+        raise refusal(path, f"has {name} {str(value)[:40]}, which is not a number that we can hold")
+    return float(value)
 
 
 def _count(value: object) -> int:
