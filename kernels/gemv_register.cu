@@ -7,8 +7,8 @@ __global__ void __launch_bounds__(128, 2)
 gemv_register(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
               const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
               float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int KB) {
-  // blocks in flight: a cache line of weights, or half of one where the activations of 16 rows of codes fill the registers
-  constexpr int AHEAD = WORDS * SEQS > 8 ? lane::AHEAD / 2 : lane::AHEAD;
+  // blocks in flight: a cache line of weights, or half of one where the codes of 8 rows of activations fill the registers
+  constexpr int AHEAD = WORDS * SEQS >= 8 ? lane::AHEAD / 2 : lane::AHEAD;
   const int warps = blockDim.x / 32, slice = threadIdx.x % lane::SLICES, K = KB * lane::QUANTUM;
   const int begin = lane::slice_begin(slice, KB), end = lane::slice_begin(slice + 1, KB);
   const long long first = static_cast<long long>(blockIdx.y) * SEQS;
