@@ -156,6 +156,20 @@ class TestQ4:
         assert float(q4.scales[0, 0]) == s4
         assert q4.codes[0].tolist() == [max(-8, min(7, round(c * s / s4))) for c in codes[0].tolist()]
 
+    def test_codes_follow_the_rule_in_exact_arithmetic(self) -> None:
+        """Every code is c*s over the fp16 scale, the quotient rounded once to float32, then to even and clamped."""
+        rng = np.random.default_rng(8)
+        codes = rng.integers(-127, 128, (300, 32)).astype(np.int8)
+        codes[:, 0] = rng.integers(9, 128, 300)
+        scales = rng.uniform(0.01, 1, (300, 1)).astype(np.float16)
+        q4 = q4_from_q8_0(Q8_0(codes, scales))
+        want = []
+        for row, s in zip(codes.tolist(), scales[:, 0].tolist(), strict=True):
+            s4 = Fraction(float(np.float16(F32(float(single(Fraction(s) * max(map(abs, row)) / 7))))))
+            want.append([max(-8, min(7, round(single(c * Fraction(s) / s4)))) for c in row])
+
+        assert q4.codes.tolist() == want
+
     def test_codes_reach_both_ends(self) -> None:
         """Where s4 rounds down, -127 times s is just past -7 steps and stays within -8..7."""
         q4 = q4_from_q8_0(Q8_0(np.array([[-127, 127] + [0] * 30], np.int8), np.array([[1.0]], np.float16)))
