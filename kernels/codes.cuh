@@ -86,10 +86,8 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
   int hi[N], lo[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    float code = rintf(y[i] / scale);
-    // clamped as floats: a float beyond the integers must not be converted
-    code = code > TOP ? TOP : code < -TOP ? -TOP : code;
-    const int q = finite ? static_cast<int>(code) : 0;
+    // never beyond TOP: |y| <= amax, and scale is at least amax / TOP to half a unit in its last place
+    const int q = finite ? static_cast<int>(rintf(y[i] / scale)) : 0;
     hi[i] = WORDS == 1 ? q : (q + 64) >> 7;
     lo[i] = q - 128 * hi[i];
   }

@@ -151,6 +151,7 @@ class TestRefusal:
         [
             ({"K": 48}, "K = 48 must be a positive multiple of 32"),
             ({"V": 0}, "V = 0 must be between 1 and"),
+            ({"V": 2**31}, "V = 2147483648 must be between 1 and 2147483647"),
             ({"rows": 0}, "rows = 0 must be between 1 and"),
             ({"y_pitch": 64}, "y_pitch = 64 is less than the row it has to hold, K = 96"),
             ({"y_pitch": 98}, "y_pitch = 98 must be a multiple of 4"),

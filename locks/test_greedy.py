@@ -303,6 +303,9 @@ class TestRefusal:
         ("kernel", "dims", "sentence"),
         [
             (GREEDY_PICK, {"V": 0}, "V = 0 must be between 1 and"),
+            (GREEDY_PICK, {"V": 2**31 - 1024}, "V = 2147482624 must be between 1 and 2147482623"),
+            (GREEDY_PART, {"tile": 2**30 + 1, "tiles": 1}, "tile = 1073741825 must be between 1 and 1073741824"),
+            (GREEDY_ADVANCE, {"limit": 2**31 - 1}, "limit = 2147483647 must be between 1 and 2147483646"),
             (GREEDY_PICK, {"rows": 0}, "rows = 0 must be between 1 and"),
             (GREEDY_PICK, {"logits_pitch": 49}, "logits_pitch = 49 is less than the row it has to hold, V = 50"),
             (GREEDY_PART, {"tile": 0}, "tile = 0 must be between 1 and"),

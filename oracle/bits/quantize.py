@@ -26,7 +26,6 @@ def quantize(x: F32, words: int) -> tuple[NDArray[np.int8], F32]:
         t = amax / top
         scale = np.where(t > _SMALLEST_SCALE, t, _SMALLEST_SCALE)
         q = np.rint(blocks / scale[..., None])
-        q = np.where(q > top, top, np.where(q < -top, -top, q))
     code = np.where(finite[..., None], q, np.float32(0.0)).astype(np.int32).reshape(x.shape)
     stored = np.where(finite, scale, np.float32(np.nan))
     if words == 1:

@@ -57,7 +57,7 @@ RULES: tuple[tuple[str, str, Rewrite], ...] = (
     (edit.START, r"\bfor \((?:[\w ]+?) \w+ = (?P<x>0)\b", "1"),
     (edit.SCALE, r"\b\w*scale\w*\[(?P<x>[^\[\]]+)\]", lambda m: f"{m['x']} + 1"),
     (edit.NEIGHBOUR, r"\b(?!\w*scale)\w+\[(?P<x>[^\[\]]*[a-z][^\[\]]*)\]", lambda m: f"{m['x']} + 1"),
-    (edit.ORDER, r"\bfor \(int (\w+) = 16; \1 > 0; \1 (?:/= 2|>>= 1)\)",
+    (edit.ORDER, r"\bfor \(int (\w+) = 16; \1 > 0; \1 (?:/= 2|>>= 1)\)(?=[^;]* = [^;=]* \+ )",
      lambda m: f"for (int {m[1]} = 1; {m[1]} < 32; {m[1]} *= 2)"),
     (edit.ORDER, r"\bfor \(int (\w+) = 0; \1 < (?P<n>[^;]+); \+\+\1\)(?=[^;]*\b(\w+) = (?:\3 \+|fmaf\([^;]*, \3\)))",
      lambda m: f"for (int {m[1]} = ({m['n']}) - 1; {m[1]} >= 0; --{m[1]})"),

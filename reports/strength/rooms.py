@@ -45,7 +45,11 @@ SPECIAL: tuple[Room, ...] = (
         ("kernels/rms_norm.cu", "kernels/row_norm.cuh", "kernels/rms_norm.py", "oracle/bits/rms_norm.py"),
         ("locks/test_rms_norm.py",),
     ),
-    Room("rules", ("kernels/rules.py", "kernels/entry.py"), ("locks/test_quantize.py", "locks/test_rms_norm.py")),
+    Room(
+        "rules",
+        ("kernels/rules.py", "kernels/entry.py"),
+        ("locks/test_rules.py", "locks/test_quantize.py", "locks/test_rms_norm.py"),
+    ),
     Room(
         "checkers",
         ("harness/run.py", "locks/support.py", "locks/conftest.py", "reports/lock_results.py"),
