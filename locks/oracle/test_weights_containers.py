@@ -241,7 +241,7 @@ class TestLyingSafetensors:
             with pytest.raises(LanelockError, match="cut"):
                 open_safetensors(cut)
 
-    def test_header_may_fill_the_file_and_reach_the_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_header_may_fill_the_file_up_to_the_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A header that ends the file, and is as long as the limit allows, is read; one byte more is refused."""
         path = plain_safetensors(tmp_path / "a", b"{}", b"")
         monkeypatch.setattr("oracle.weights.safetensors_file.MAX_HEADER", 2)
