@@ -28,7 +28,11 @@ template <bool SHARED_TARGET>
 __global__ void __launch_bounds__(32)
 copy(unsigned* y /* [4] */, const unsigned char* __restrict__ x /* [64] */, int to, int from, int filled) {
   SHARED_ALIGNED(16, unsigned char, stage, [64]);
+  SHARED_ALIGNED(16, unsigned char, other, [16]);
   if (threadIdx.x) return;
+  // pending when the next one fails
+  lane::cp_async16(other, x);
+  lane::cp_async_commit();
   void* target = SHARED_TARGET ? static_cast<void*>(stage + to) : y;
   if (filled == 16) lane::cp_async16(target, x + from);
   else lane::cp_async16(target, x + from, filled);
