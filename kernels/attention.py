@@ -63,8 +63,8 @@ RULES = (
 )
 
 
-def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, whole: bool, doc: str) -> Kernel:
-    """An entry of the one source: `whole` writes the output, else chunks go to parts and summaries."""
+def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, doc: str) -> Kernel:
+    """An entry of the one source: one block along the context writes `out`, more write `parts` and `summaries`."""
     return Kernel(
         name=name,
         room="attention",
@@ -75,9 +75,9 @@ def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, whole: bo
             Buffer("keys", "KV", CACHE, "r", align=16),
             Buffer("values", "KV", CACHE, "r", align=2),
             *SEQUENCES,
-            *token_rows("out", "width", "w", optional=not whole),
-            Buffer("parts", "f32", PARTS, "w", align=16, optional=whole),
-            Buffer("summaries", "f32", SUMMARIES, "w", align=4, optional=whole),
+            *token_rows("out", "width", "w", optional=True),
+            Buffer("parts", "f32", PARTS, "w", align=16, optional=True),
+            Buffer("summaries", "f32", SUMMARIES, "w", align=4, optional=True),
             *(Scalar(name) for name in ("B", "G", "HQ", "HKV", "context", "chunks")),
             Scalar("scale", "float"),
         ),
@@ -92,7 +92,6 @@ def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, whole: bo
 ATTENTION = _attention(
     "attention",
     lambda _: 1,
-    whole=True,
     doc="Causal softmax attention: a block walks the chunks of 256 positions for G heads and Q / G tokens.",
 )
 
@@ -100,7 +99,6 @@ ATTENTION_SPLIT = _attention(
     "attention_split",
     lambda d: int(d["blocks"]),
     between("blocks", 2, GRID_Y, "the blocks along a context; one alone writes the output"),
-    whole=False,
     doc="The same with blocks along the context: outputs, maximum and sum of each chunk go to scratch.",
 )
 

@@ -21,7 +21,7 @@ SPARE_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a plan is made for. limit: positions a sequence may fill; a cache has 4 more rows, for drafts past the end."""
+    """What a plan is made for. limit: positions a sequence may fill; a cache has 4 more rows, for drafts behind it."""
 
     config: ModelConfig
     lane: Lane
@@ -228,11 +228,11 @@ def attend(
     G = max(g for g in (1, 2, 3, 4, 6) if (c.q_heads // c.kv_heads) % g == 0)
     fitting = [q for q in TILES if q % G == 0]
     Q = max((q for q in fitting if q <= rows.T * G), default=fitting[0])
-    template = {"D": c.head_dim, "Q": Q, "KV": s.lane.kv}
+    template: dict[str, Value] = {"D": c.head_dim, "Q": Q, "KV": s.lane.kv}
     tiles = -(-rows.T // (Q // G)) * s.B * (c.q_heads // G)
     chunks = -(-s.context // 256)
     blocks = min(chunks, -(-2 * s.machine.multiprocessors // tiles))
-    if blocks == 1 or rows.T > s.tuning.split_tokens:
+    if blocks == 1 or s.tuning.split_tokens < rows.T:
         whole = {**refs, "out": Ref("attention"), "parts": None, "summaries": None}
         yield launch(at + "attention", "attention", whole, {**heads, "G": G}, **template)
         return

@@ -63,7 +63,7 @@ QK_NORM_ROPE = Kernel(
         *row_pitch("q_pitch", "queries"),
     ),
     limits={"registers": 96, "smem": 0, **IN_REGISTERS},
-    doc="RMS norm and rotation of q and k heads at the row's position; keys and values go into the cache, rounded once.",
+    doc="RMS norm and rotation of q and k heads at the row's position; k and v go into the cache, rounded once.",
 )
 
 KERNELS = (QK_NORM_ROPE,)
