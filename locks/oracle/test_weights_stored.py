@@ -100,7 +100,7 @@ class TestStored:
         tensors: dict[str, Any] = {name: load("synthetic:1", TINY).tensor(name) for name in specs(TINY)}
         tensors["on"] = np.where(np.arange(96) == 5, value, 1.0)
 
-        with pytest.raises(LanelockError, match="'on' has a value that is NaN or infinite in float32"):
+        with pytest.raises(LanelockError, match=r"'on' as float32 has a value .* at \[5\]"):
             save(HeldWeights(TINY, tensors), tmp_path / "w")
         assert list(tmp_path.iterdir()) == []
 

@@ -76,29 +76,26 @@ class StoredWeights:
     def tensor(self, name: str) -> Tensor:
         """The whole tensor."""
         let_go(self.file.content)
-        tensor: Tensor
         if f"{name}.codes" in self.hashes:
-            tensor = Q8_0(self._checked(f"{name}.codes"), self._checked(f"{name}.scales"))
-        elif name in self.hashes and is_model_name(name):
-            tensor = self._checked(name)
-        else:
+            return Q8_0(self._checked(f"{name}.codes"), self._checked(f"{name}.scales"))
+        if name not in self.hashes or not is_model_name(name):
             raise LanelockError(f"{self.file.path}: the model has no tensor {name!r}.")
-        if name not in self.verified:
-            check_finite(tensor, f"{self.file.path}: tensor {name!r}")
-            self.verified.add(name)
-        return tensor
+        return self._checked(name)
 
     def rows(self, name: str, index: NDArray[np.int64]) -> Tensor:
         """Those rows of a matrix, in that order."""
         return take_rows(self.tensor(name), index)
 
     def _checked(self, stored: str) -> NDArray[Any]:
+        values = self.file.array(stored)
         if stored not in self.verified:
             entry = self.file.entries[stored]
             if hashlib.sha256(self.file.content[entry.start:entry.stop].data).hexdigest() != self.hashes[stored]:
                 raise refusal(self.file.path, f"tensor {stored!r} does not have the SHA-256 that the file states")
+            if entry.dtype != "I8":
+                check_finite(values, f"{self.file.path}: tensor {stored!r}")
             self.verified.add(stored)
-        return self.file.array(stored)
+        return values
 
 
 def is_model_name(name: str) -> bool:
@@ -149,4 +146,7 @@ def _config(path: Path, text: str) -> ModelConfig:
         raise refusal(path, f"has a config that is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise refusal(path, "has a config that is not a JSON object")
-    return ModelConfig.from_dict(data, str(path))
+    try:
+        return ModelConfig.from_dict(data)
+    except LanelockError as error:
+        raise LanelockError(f"{path}: {error}") from error
