@@ -11,16 +11,25 @@ from oracle.formats import Q8_0
 from oracle.model_weights import Weights
 
 Write = Callable[[str, np.ndarray], None]
+#: Makes a tensor on the device: (tensor, codes buffer, scales buffer).
+Make = Callable[[str, str, str], None]
 
 
-def load_weights(plan: Plan, weights: Weights, write: Write, run: Callable[[str], None]) -> None:
+def load_weights(
+    plan: Plan, weights: Weights, write: Write, run: Callable[[str], None], make: Make | None = None
+) -> None:
     """Write every tensor that the plan reads, one at a time; conversions run on the device from staging buffers.
+
+    make, where there is one, makes quantised tensors on the device instead of copying them there.
 
     Raises LanelockError if a tensor is missing, quantised where the plan wants floats, or the other way round.
     """
     for tensor in sorted({tensor_of(name) for name in plan.buffers if name.startswith("w.")}):
-        value = weights.tensor(tensor)
         home = f"w.{tensor}"
+        if make is not None and home not in plan.buffers:
+            _make(plan, tensor, run, make)
+            continue
+        value = weights.tensor(tensor)
         if home in plan.buffers:
             if isinstance(value, Q8_0):
                 raise LanelockError(f"weights: {tensor} is quantised, the plan reads it as float32")
@@ -32,8 +41,17 @@ def load_weights(plan: Plan, weights: Weights, write: Write, run: Callable[[str]
             if f"{home}.{part}" in plan.buffers:
                 write(f"{home}.{part}", array)
         if f"load.{tensor}" in plan.programs:
-            _stage(plan, value, write)
+            _stage(plan, tensor, value, write)
             run(f"load.{tensor}")
+
+
+def _make(plan: Plan, tensor: str, run: Callable[[str], None], make: Make) -> None:
+    home = f"w.{tensor}"
+    if f"{home}.codes" in plan.buffers:
+        make(tensor, f"{home}.codes", f"{home}.scales")
+    if f"load.{tensor}" in plan.programs:
+        make(tensor, STAGE + ("bytes" if STAGE + "bytes" in _read(plan, tensor) else "codes"), STAGE + "scales")
+        run(f"load.{tensor}")
 
 
 def tensor_of(buffer: str) -> str:
@@ -45,8 +63,14 @@ def tensor_of(buffer: str) -> str:
     return name
 
 
-def _stage(plan: Plan, value: Q8_0, write: Write) -> None:
-    staged = {"codes": value.codes, "scales": value.scales, "bytes": value.codes.view(np.uint8)}
+def _stage(plan: Plan, tensor: str, value: Q8_0, write: Write) -> None:
+    staged: dict[str, np.ndarray] = {"codes": value.codes, "scales": value.scales, "bytes": value.codes.view(np.uint8)}
+    read = _read(plan, tensor)
     for part, array in staged.items():
-        if STAGE + part in plan.buffers:
+        if STAGE + part in read:
             write(STAGE + part, array)
+
+
+def _read(plan: Plan, tensor: str) -> set[str]:
+    """Buffers that the conversion of a tensor reads."""
+    return {name for item in plan.programs[f"load.{tensor}"] for name in item.reads}

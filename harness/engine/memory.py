@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.device import Argument, Device, Memory
+from harness.engine.generate import maker
 from harness.engine.load import load_weights
 from kernels.entry import DTYPES
 from kernels.plan import Launch, Plan, Ref
@@ -76,7 +77,7 @@ def open_engine(device: Device, setting: Setting, plan: Plan, weights: Weights) 
     built = {key: device.build(inst) for key, inst in instances.items()}
     memory = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values()}
     engine = Engine(device, setting, plan, memory, built)
-    load_weights(plan, weights, engine.write, engine.run)
+    load_weights(plan, weights, engine.write, engine.run, maker(engine, weights))
     _start(engine)
     return engine
 
