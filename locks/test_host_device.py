@@ -100,8 +100,9 @@ class TestBounds:
 
         with pytest.raises(OutOfBounds, match=r"write past the end of buffer slack \(5 bytes\) at byte offset 6"):
             host.free(memory)
-        with pytest.raises(DeviceError, match="buffer slack was freed"):
-            host.read(memory)
+        for use in (host.read, host.check, host.free):
+            with pytest.raises(DeviceError, match="buffer slack was freed"):
+                use(memory)
 
     @pytest.mark.parametrize("align", ["end", "start"])
     @pytest.mark.parametrize("nbytes", [0, 1, 16, 4095, 4096, 4097])
@@ -144,6 +145,13 @@ class TestShared:
         """Static shared memory beyond what a GPU gives without opting in is an error."""
         with pytest.raises(DeviceError, match="declares 49156 bytes of static shared memory"):
             once(host, probe.TOO_MUCH_SHARED)
+
+
+    def test_static_and_dynamic_memory_share_what_a_gpu_has(self, host: HostDevice) -> None:
+        """Declarations and the launch's bytes together are limited, not each alone."""
+        most = (227 << 10) // 4
+        with pytest.raises(DeviceError, match="128 bytes of static and 232448 of dynamic shared memory are more than"):
+            once(host, probe.SHARED_FIRST, {"blocks": 1, "words": most})
 
 
 class TestThreads:

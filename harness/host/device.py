@@ -123,7 +123,8 @@ class HostDevice:
         ctypes.memset(self._span(memory, memory.nbytes, 0), byte, memory.nbytes)
 
     def check(self, memory: Memory) -> None:
-        """Raise OutOfBounds if a canary byte between the buffer and its guard pages changed."""
+        """Raise OutOfBounds if a canary byte between the buffer and its guard pages changed, DeviceError if freed."""
+        self._require(memory)
         text = ctypes.create_string_buffer(256)
         if self._runtime.library.lanelock_check(memory.address, text, len(text)):
             raise OutOfBounds(f"host device: {text.value.decode()}")

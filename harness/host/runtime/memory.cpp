@@ -111,10 +111,12 @@ extern "C" void lanelock_free(void* address) {
   memmove(regions + i, regions + i + 1, (--region_count - i) * sizeof(Region));
 }
 
-// 1 and a sentence when a canary byte around the buffer at this address changed; the canary is then restored
+// 1 and a sentence when a canary byte around the buffer at this address changed; the canary is then restored.
+// Also 1 for an address of no buffer: what cannot be checked is not in order.
 extern "C" int lanelock_check(const void* address, char* text, size_t room) {
   const Region* r = region_of(static_cast<const char*>(address));
-  if (!r || !describe_change(*r, text, room)) return 0;
+  if (!r) return snprintf(text, room, "address %p is in no buffer of this device", address), 1;
+  if (!describe_change(*r, text, room)) return 0;
   fill_canary(r->pages, r->base);
   fill_canary(r->end, r->pages_end);
   return 1;

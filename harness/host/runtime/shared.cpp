@@ -61,6 +61,9 @@ char* place_shared(SharedArray* a) {
   if (running.static_bytes > STATIC_SHARED)
     fail(MISUSE, "the block declares %u bytes of static shared memory; a GPU has %zu without dynamic", running.static_bytes,
          STATIC_SHARED);
+  if (running.static_bytes + running.launch->smem > DYNAMIC_SHARED)
+    fail(MISUSE, "%u bytes of static and %u of dynamic shared memory are more than the %zu a GPU has", running.static_bytes,
+         running.launch->smem, DYNAMIC_SHARED);
   if (!place(a, a->bytes)) fail(MISUSE, "there is no memory for shared array %s", a->name);
   return a->address;
 }
