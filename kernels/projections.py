@@ -87,7 +87,7 @@ SPLIT_RULES = (
     between("splits", 1, SLICES, "the slices of K"),
     Rule(
         lambda d: int(d["planes"]) == (SLICES if int(d["splits"]) > 1 else 1),
-        "planes = {planes}: one block along K writes 1 plane, {splits} write 8",
+        "planes = {planes}: 1 block along K writes 1 plane, {splits} write 8",
     ),
     Rule(
         lambda d: int(d["splits"]) == 1 or int(d["KB"]) >= SLICES,

@@ -1,0 +1,322 @@
+"""Locks of projections: every lowering computes one order, so that all of them give the same bits at any launch."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.device import Device
+from kernels.catalogue import KERNELS
+from kernels.entry import instance, resolve
+from locks.projections import FAMILY, LOWERINGS, Form, Operands, able, form, forms, knobs, operands, run
+from locks.support import (
+    BLOCK,
+    PROPERTY,
+    Share,
+    U,
+    assert_fully_written,
+    assert_pitch_free,
+    assert_same_bits,
+    assert_stands_alone,
+    assert_within,
+    decoded,
+    rng,
+    wild,
+)
+from oracle.errors import LanelockError
+from oracle.formats import Q8_0
+from oracle.projection import projection as truth
+
+FULL = pytest.mark.full
+#: Small products: a part of a tile, slices without a block, of one size and of two, chunks that end early.
+SHAPES = [(1, 20, 96), (3, 37, 160), (8, 24, 2560)]
+WIDE = [(2, 5120, 6144), (8, 512, 17408), (1, 16384, 5120), (5, 136, 3584), (7, 136, 9216)]
+ROWS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 33]
+NAMES = pytest.mark.parametrize("name", LOWERINGS)
+ALL_NAMES = pytest.mark.parametrize("name", FAMILY)
+
+
+def every(*names: str) -> list[object]:
+    """Instantiations of kernels as parameters; those that the quick tier leaves out are marked full."""
+    quick = [f for n in names for f in forms(n, full=False)]
+    more = [f for n in names for f in forms(n) if f not in quick]
+    return [pytest.param(f, id=str(f)) for f in quick] + [pytest.param(f, id=str(f), marks=FULL) for f in more]
+
+
+def width(f: Form) -> int:
+    """Rows that a block of a lowering holds."""
+    return int(f.template.get("SEQS", f.template.get("COLS", 0)))
+
+
+def bound(o: Operands) -> np.ndarray:
+    """Forward error of an output, first order: what is rounded, times the sum of magnitudes [rows, N].
+
+    A block's product rounds once (and the dot of two words once more); then one fma a block of its slice, and 8 adds.
+    """
+    blocks = o.w.shape[1] // BLOCK
+    rounded = 1 + (o.codes.shape[1] - 1) + -(-blocks // 8) + 8
+    x = np.abs(decoded(o.codes, o.scales))
+    w = np.abs(o.w * np.repeat(o.ws.astype(np.float64), BLOCK, axis=-1))
+    return (x @ w.T) * rounded * U * (1 + 2.0**-10)
+
+
+class TestFamily:
+    """The lowerings that these locks hold."""
+
+    def test_is_every_lowering_of_the_catalogue(self) -> None:
+        """No kernel of the catalogue computes a projection unseen. Red: a lowering that names no family."""
+        named = {
+            *("gemv_register", "gemv_staged", "gemv_rows", "gemm_dp4a", "gemm_mma"),
+            *("gemm_tc", "gemm_tc_ring", "gemm_tc_q4", "gemm_tc_tiled", "gemm_tc_tiled_q4"),
+            *("gemm_rows", "gemm_rows_wide", "gemm_rows_q4", "gemm_rows_q4_wide"),
+            *("gemm_rows_tiled", "gemm_rows_tiled_wide", "gemm_rows_tiled_q4", "gemm_rows_tiled_q4_wide"),
+        }
+
+        assert set(FAMILY) == named
+        assert {k.name for k in KERNELS if k.name.startswith(("gemv_", "gemm_"))} <= named
+
+
+@pytest.mark.verify
+class TestValue:
+    """A lowering computes the product."""
+
+    @pytest.mark.parametrize("words", [1, 2])
+    @NAMES
+    def test_every_output_is_within_its_bound(self, device: Device, share: Share, name: str, words: int) -> None:
+        """Each output lies within the derived bound of float64. Red: a neighbour's scale, one block lost."""
+        f = form(name, words)
+        o = operands(1, 20, 672, f.words, seed=1)
+
+        expected = truth(decoded(o.codes, o.scales), Q8_0(o.w, o.ws))
+        assert_within(share, str(f), run(device, f, o), expected, bound(o))
+
+
+@pytest.mark.verify
+class TestContract:
+    """Every lowering is the contract, bit for bit, and therefore every other lowering."""
+
+    @pytest.mark.parametrize("f", every(*FAMILY))
+    def test_every_instantiation_is_the_contract(self, device: Device, f: Form) -> None:
+        """Each shape that it admits gives the contract's bits. Red: a product hoisted, slices added descending."""
+        shapes = [s for s in SHAPES if f.admits(operands(*s, f.words))]
+
+        assert shapes
+        for shape in shapes:
+            o = operands(*shape, f.words)
+            assert_same_bits(run(device, f, o), f.expected(o), f"{f} {shape}")
+
+    @pytest.mark.parametrize("name", [n for n in FAMILY if "gemm_rows" in n])
+    def test_tiles_of_many_rows_are_the_contract(self, device: Device, name: str) -> None:
+        """Rows on both sides of a tile of 128 give the contract's bits. Red: the last row tile skipped."""
+        f = form(name)
+        o = operands(130, 72, 288, f.words)
+
+        assert_same_bits(run(device, f, o), f.expected(o), str(f))
+
+    @FULL
+    @pytest.mark.parametrize(("rows", "N", "K"), WIDE)
+    @ALL_NAMES
+    def test_the_shapes_of_the_model_are_the_contract(
+        self, device: Device, name: str, rows: int, N: int, K: int
+    ) -> None:
+        """Widths of the 27B and of its smaller siblings give the contract's bits. Red: an offset cut to 32 bits."""
+        o = operands(rows, N, K, 1)
+        for f in forms(name):
+            if f.words == 1 and f.admits(o):
+                assert_same_bits(run(device, f, o), f.expected(o), str(f))
+
+    @PROPERTY
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        blocks=st.integers(1, 40),
+        words=st.sampled_from([1, 2]),
+        name=st.sampled_from(LOWERINGS),
+    )
+    def test_any_scale_is_the_contract(self, device: Device, seed: int, blocks: int, words: int, name: str) -> None:
+        """Scales of every size, subnormal to the largest, follow the contract. Red: a scale or product flushed."""
+        f = form(name, words)
+        g, o = rng(seed, blocks), operands(1, 18, 32 * blocks, f.words)
+        ws = np.abs(wild(g, 18, blocks)).clip(0, 65504).astype(np.float16)
+        o = Operands(o.codes, np.abs(wild(g, 1, blocks)), o.w, ws)
+
+        assert_same_bits(run(device, f, o), f.expected(o), str(f))
+
+
+class TestExactIntegers:
+    """Where every step is exact the result is the integers themselves."""
+
+    @ALL_NAMES
+    @pytest.mark.parametrize("K", [96, 1184])
+    def test_ones_give_their_number(self, device: Device, name: str, K: int) -> None:
+        """Codes and scales of one sum to K in every output. Red: an element dropped or doubled, a K step of 48."""
+        f = form(name)
+        ones = operands(1, 33, K, f.words)
+        codes = np.zeros_like(ones.codes)
+        codes[:, -1] = 1
+        o = Operands(codes, np.ones_like(ones.scales), np.ones_like(ones.w), np.ones_like(ones.ws))
+
+        assert_same_bits(run(device, f, o), np.full((1, 33), K, np.float32), str(f))
+
+    @pytest.mark.parametrize("words", [1, 2])
+    @NAMES
+    def test_one_hot_rows_return_the_last_weights(self, device: Device, name: str, words: int) -> None:
+        """A one at each of the last 256 positions returns that weight. Red: the last chunk skipped, two K swapped."""
+        f = form(name, words)
+        K, per = 384, 1 if name == "gemv_rows" else 64
+        o = operands(1, 20, K, f.words, seed=2)
+        for start in range(0, 256, per) if per > 1 else range(0, 256, 17):
+            where = K - 256 + start + np.arange(per)
+            codes = np.zeros((per, f.words, K), np.int8)
+            codes[np.arange(per), -1, where] = 1
+            hot = Operands(codes, np.ones((per, K // BLOCK), np.float32), o.w, np.ones_like(o.ws))
+
+            assert_same_bits(run(device, f, hot), hot.w[:, where].T.astype(np.float32), f"{f} {start}")
+
+    @pytest.mark.parametrize("sign", [-1, 1])
+    @NAMES
+    def test_the_largest_codes_are_exact(self, device: Device, name: str, sign: int) -> None:
+        """Blocks of 16256 * 127, the largest there are, keep every bit of their dot. Red: a dot cut to 2^22."""
+        f = form(name, 2)
+        o = operands(1, 17, 256, f.words)
+        codes = np.zeros_like(o.codes)
+        codes[:, 0] = sign * 127
+        size = 127 * (128 if f.words == 2 else 1)
+        hot = Operands(codes, np.ones_like(o.scales), np.full_like(o.w, 127), np.ones_like(o.ws))
+
+        assert_same_bits(run(device, f, hot), np.full((1, 17), sign * 256 * 127 * size, np.float32), str(f))
+
+
+class TestInvariance:
+    """A launch is a matter of speed."""
+
+    @ALL_NAMES
+    def test_row_stands_alone(self, device: Device, name: str) -> None:
+        """A row gives the same bits alone, in its batch and in any slot among poison. Red: rows that share a sum."""
+        f = form(name) if name != "gemv_rows" else Form(name, {"WORDS": 1, "SEQS": 8})
+
+        assert_stands_alone(device, f.case(operands(3, 18, 288, 1)), batch=8 if name == "gemv_rows" else 70)
+
+    @pytest.mark.parametrize("grid", [1, 2, 7, 66, 131, 132])
+    @ALL_NAMES
+    def test_blocks_do_not_matter(self, device: Device, name: str, grid: int) -> None:
+        """Any number of blocks gives the bits of one a tile. Red: tiles past the first of a block skipped (case 33)."""
+        f = form(name)
+        o = operands(1, 150, 96, 1)
+
+        assert_same_bits(run(device, f, o, grid=grid), f.expected(o), str(f))
+
+    @pytest.mark.parametrize("splits", [2, 3, 5, 8])
+    @pytest.mark.parametrize("name", able(splits=2))
+    def test_splits_do_not_matter(self, device: Device, name: str, splits: int) -> None:
+        """Planes of any split add up to the bits of no split. Red: a slice in two planes, planes by split."""
+        f = form(name)
+        o = operands(3, 20, 672, 1)
+
+        assert_same_bits(run(device, f, o, splits=splits), f.expected(o), str(f))
+
+    @pytest.mark.parametrize("warps", [1, 2, 3, 8])
+    @pytest.mark.parametrize("name", knobs("warps"))
+    def test_tile_height_does_not_matter(self, device: Device, name: str, warps: int) -> None:
+        """Tiles of any number of panels give the same bits. Red: a panel taken from the neighbour's tile."""
+        f = form(name)
+        o = operands(3, 150, 160, 1)
+
+        assert_same_bits(run(device, f, o, warps=warps), f.expected(o), str(f))
+
+    @pytest.mark.parametrize("name", ["gemv_register", "gemm_tc"])
+    def test_width_of_the_batch_does_not_matter(self, device: Device, name: str) -> None:
+        """Row 0 of 1 to 33 rows has the same bits at the widths of the model (case 18). Red: a choice by rows."""
+        wide = operands(33, 4, 5120, 1)
+        alone = form(name).expected(Operands(wide.codes[:1], wide.scales[:1], wide.w, wide.ws))
+        for n in ROWS:
+            o = Operands(wide.codes[:n], wide.scales[:n], wide.w, wide.ws)
+            f = next(f for f in forms(name) if f.words == 1 and width(f) >= min(n, 8))
+
+            assert_same_bits(run(device, f, o)[:1], alone, f"{f} {n} rows")
+
+
+class TestEdges:
+    """What is at the end of a range, or is no number."""
+
+    @ALL_NAMES
+    def test_a_scale_that_is_no_number_makes_its_row_no_number(self, device: Device, name: str) -> None:
+        """A NaN scale gives NaN in its own row and nowhere else. Red: a fault quantised away."""
+        f = form(name) if name != "gemv_rows" else Form(name, {"WORDS": 1, "SEQS": 8})
+        o = operands(3, 18, 288, 1)
+        scales = o.scales.copy()
+        scales[1, -1] = np.nan
+        got = run(device, f, Operands(o.codes, scales, o.w, o.ws))
+
+        assert np.isnan(got).all(axis=1).tolist() == [False, True, False]
+        assert np.isfinite(got[[0, 2]]).all()
+
+    @ALL_NAMES
+    def test_zero_scales_give_zero(self, device: Device, name: str) -> None:
+        """Weights of scale zero give +0 in every output. Red: the shift of the magic number left in."""
+        f = form(name)
+        o = operands(1, 18, 288, 1)
+        got = run(device, f, Operands(o.codes, o.scales, o.w, np.zeros_like(o.ws)))
+
+        assert_same_bits(got, np.zeros((1, 18), np.float32))
+
+
+class TestMemory:
+    """Outputs are written whole, and nothing beside them."""
+
+    @ALL_NAMES
+    def test_outputs_are_fully_written(self, device: Device, name: str) -> None:
+        """Nothing of what an output held shows behind it. Red: the last rows of a batch keep old values."""
+        assert_fully_written(device, form(name).case(operands(1, 37, 96, 1)))
+
+    @ALL_NAMES
+    def test_pitch_does_not_matter(self, device: Device, name: str) -> None:
+        """Rows of outputs further apart than wide keep their bits, their padding is untouched (case 35)."""
+        f = form(name) if name != "gemv_rows" else Form(name, {"WORDS": 1, "SEQS": 8})
+        assert_pitch_free(device, f.case(operands(3, 37, 96, 1)))
+
+    @pytest.mark.parametrize("name", able(splits=8))
+    def test_planes_are_exactly_their_size(self, device: Device, name: str) -> None:
+        """8 planes of rows * pitch between guards are written whole, also by a second call (case 33)."""
+        case = form(name).case(operands(9, 37, 288, 1), splits=8, grid=2, y_pitch=45)
+
+        assert_fully_written(device, case)
+
+    @FULL
+    @pytest.mark.parametrize(("rows", "N"), [(264, 136), (136, 264)])
+    @pytest.mark.parametrize("name", [n for n in FAMILY if n != "gemv_rows"])
+    def test_odd_tiles_of_many_blocks(self, device: Device, name: str, rows: int, N: int) -> None:
+        """Rows and outputs that fill no tile, by any number of blocks, are the contract (case 33)."""
+        f, o = form(name), operands(rows, N, 288, 1)
+        for grid in (1, 2, 7, 66, 131, 132):
+            assert_same_bits(run(device, f, o, grid=grid), f.expected(o), f"{f} {grid}")
+
+
+class TestRefusals:
+    """What a lowering cannot do is refused before anything runs."""
+
+    @pytest.mark.parametrize(
+        ("name", "dims", "sentence"),
+        [
+            ("gemv_rows", {"rows": 2}, "rows = 2 exceed the 1 sequences that this tile holds"),
+            ("gemv_rows", {"K": 2**20}, "exceed the shared memory of a block"),
+            ("gemv_register", {"splits": 2}, "this kernel does not split K"),
+            ("gemm_mma", {"planes": 8}, "this kernel does not split K"),
+            ("gemm_tc", {"K": 48}, "K = 48 must be a positive multiple of 32"),
+            ("gemm_tc", {"K": 2**24 + 32}, "must be between 32 and"),
+            ("gemm_tc", {"N": 0}, "N = 0 must be between 1"),
+            ("gemm_tc", {"rows": 0}, "rows = 0 must be between 1"),
+            ("gemm_tc", {"rows": 2**23}, "exceed 524280, 8 a block along grid axis z"),
+            ("gemm_tc", {"splits": 9}, "splits = 9 must be between 1 and 8"),
+            ("gemm_tc", {"K": 224, "splits": 2}, "has no block in some of the 8 slices"),
+            ("gemm_tc", {"splits": 2, "planes": 2}, "1 block along K writes 1 plane, 2 write 8"),
+            ("gemm_tc", {"warps": 9}, "warps = 9 must be between 1 and 8"),
+            ("gemm_tc", {"grid": 0}, "grid = 0 must be between 1"),
+            ("gemm_dp4a", {"y_pitch": 15}, "y_pitch = 15 is less than the row it has to hold"),
+            ("gemm_rows", {"KB": 2}, "KB = 2 is not K / 32"),
+        ],
+    )
+    def test_a_launch_that_cannot_be_is_refused(self, name: str, dims: dict[str, int], sentence: str) -> None:
+        """The refusal says what and why in one sentence. Red: a tile narrower than the batch computed in part."""
+        f = form(name)
+        with pytest.raises(LanelockError, match=sentence):
+            resolve(instance(f.kernel, **f.template), {"rows": 1, "N": 16, "K": 512, **dims})

@@ -1,0 +1,138 @@
+"""Locks of what makes lowerings fast and could make them wrong: rings of copies, work counts, instructions, Q4."""
+
+import numpy as np
+import pytest
+
+from harness.cuda.compile import compile_instances
+from harness.device import Device
+from harness.ptx import census
+from harness.run import run_once
+from kernels.projections import panel_bytes
+from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, form, forms, operands, run
+from locks.support import assert_same_bits
+from oracle.bits import projection as contract
+
+RINGS = [f for n in FAMILY for f in forms(n) if "STAGES" in f.template and f.words == 1]
+#: One ring a kernel, and every chunk width and stage count of the tile that is built with several.
+DISTINCT = [f for f in RINGS if f.template == form(f.name).template or f.name == "gemm_tc_ring"]
+
+
+class TestRing:
+    """A ring of asynchronous copies hands over each chunk once it is there."""
+
+    @pytest.mark.parametrize("f", [pytest.param(f, id=str(f)) for f in DISTINCT])
+    def test_every_count_of_chunks_is_the_contract(self, device: Device, f: Form) -> None:
+        """1 to 2S + 1 chunks a block, copies eager, late and random. Red: a wait one group short, one chunk primed."""
+        blocks = int(f.template.get("CHUNK", 128)) // 32
+        for chunks in range(1, 2 * int(f.template["STAGES"]) + 2):
+            o = operands(1, 17, 8 * chunks * blocks * 32, 1)
+            assert_same_bits(run(device, f, o, splits=8), f.expected(o), f"{f} {chunks} chunks")
+
+    @pytest.mark.parametrize("f", [pytest.param(f, id=str(f)) for f in DISTINCT])
+    def test_chunks_that_end_early_are_the_contract(self, device: Device, f: Form) -> None:
+        """Slices of one block more or less than a chunk, at odd offsets. Red: blocks of the next slice multiplied."""
+        blocks = int(f.template.get("CHUNK", 128)) // 32
+        for KB in (8 * blocks - 1, 8 * blocks + 1, 8 * blocks + 4, 3):
+            o = operands(2, 17, 32 * KB, 1)
+            assert_same_bits(run(device, f, o), f.expected(o), f"{f} {KB} blocks")
+
+
+def ceil_to(a: int, step: int) -> int:
+    """The least multiple of a step that is not below a."""
+    return -(-a // step) * step
+
+
+def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
+    """What a lowering must do: 4-element dots of threads or products of warps, and bytes of 16-byte copies."""
+    words, blocks, t = f.words, K // 32, f.template
+    if f.name == "gemv_rows":
+        return {"dp4a": ceil_to(N, 2) * int(t["SEQS"]) * words * blocks * 8}
+    if f.name.startswith("gemv"):
+        tall = ceil_to(N, 16) if f.name == "gemv_staged" else ceil_to(N, 4)
+        return {"dp4a": tall * ceil_to(rows, int(t["SEQS"])) * words * blocks * 8}
+    if f.name == "gemm_dp4a":
+        return {"dp4a": ceil_to(N, 64) * ceil_to(rows, 32) * words * blocks * 8}
+    if f.name == "gemm_mma":
+        return {"mma_s8": ceil_to(N, 16) * ceil_to(rows, 16) * words * blocks // 128, "dp4a": 0}
+    tall = ceil_to(N, 16 * warps if "tc" in f.name else 64 * int(t["PANELS"]))
+    wide = ceil_to(rows, int(t["COLS"]) if "tc" in f.name else 128)
+    copied = wide * K * words * (tall // (16 * warps) if "tc" in f.name else tall // (64 * int(t["PANELS"])))
+    bits = 4 if f.is_q4 else 8
+    weights = tall // 16 * (panel_bytes(bits) * blocks // 4 if f.is_tiled else K * bits * 2)
+    scales = wide * blocks * 4 * (copied // (wide * K * words)) + (0 if f.is_tiled else tall * blocks * 2)
+    row_tiles = 1 if "tc" in f.name else wide // 128
+    return {
+        "mma_s8": tall * wide * words * blocks // 128,
+        "dp4a": 0,
+        "cp_async_bytes": copied + scales + weights * row_tiles,
+    }
+
+
+class TestWork:
+    """The work of a launch is what its formula says: no output is computed twice (counted on the host device)."""
+
+    @pytest.mark.parametrize("f", [pytest.param(form(n, w), id=f"{n}-{w}") for n in LOWERINGS for w in (1, 2)]
+                             + [pytest.param(form(n), id=n) for n in Q4_LOWERINGS])  # fmt: skip  # two lists
+    def test_counts_are_the_formula(self, device: Device, f: Form) -> None:
+        """Dots, products and copied bytes equal the formula. Red: more threads than outputs, wrapping (fault 13)."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        rows, N, K = 1 if f.name == "gemv_rows" else 5, 70, 1024
+        case = f.case(operands(rows, N, K, f.words))
+        run_once(device, f.instance, case.dims, case.inputs)
+        expected = work(f, rows, N, K)
+
+        counted = device.counters  # type: ignore[attr-defined]  # the host device only
+        assert {k: counted[k] for k in expected} == expected
+
+
+#: Kernel -> families of instructions that it must hold, and those of its neighbours that it must not.
+HOLDS = {
+    "gemv_register": ({"dp4a", "shuffle"}, {"mma", "cp.async", "barrier"}),
+    "gemv_staged": ({"dp4a", "shuffle", "barrier"}, {"mma", "cp.async"}),
+    "gemv_rows": ({"dp4a", "barrier"}, {"mma", "cp.async", "shuffle"}),
+    "gemm_dp4a": ({"dp4a", "barrier"}, {"mma", "cp.async"}),
+    "gemm_mma": ({"mma"}, {"dp4a", "cp.async", "barrier"}),
+    "gemm_tc": ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "wgmma", "bulk"}),
+    "gemm_tc_q4": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
+    "gemm_tc_tiled": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
+    "gemm_rows": ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "wgmma", "bulk"}),
+}
+
+
+class TestInstructions:
+    """A lowering is made of the instructions it is named for."""
+
+    @pytest.mark.parametrize("name", HOLDS)
+    def test_holds_its_own_and_not_its_neighbours(self, name: str) -> None:
+        """The PTX holds each family that the lowering is for and none of another. Red: a lowering that is a copy."""
+        f = form(name)
+        program = compile_instances((f.instance,), "sm_90a")
+        found = census(program.ptx, program.lowered(f.instance.expression))
+        own, other = HOLDS[name]
+
+        assert {k for k in own | other if found.count(k)} == own
+
+
+class TestQ4:
+    """Four-bit weights are the same product of other codes."""
+
+    @pytest.mark.parametrize("name", Q4_LOWERINGS)
+    def test_codes_that_fit_equal_the_int8_lane(self, device: Device, name: str) -> None:
+        """Weights whose codes all lie in -8..7 give exactly the A8 bits. Red: a nibble that borrows."""
+        o = operands(3, 40, 1056, 1)
+        small = Operands(o.codes, o.scales, (o.w % 16 - 8).astype(np.int8), o.ws)
+
+        expected = contract.projection(small.w, small.ws, small.codes, small.scales)
+        assert_same_bits(run(device, form(name), small), expected, name)
+
+    @pytest.mark.parametrize("name", Q4_LOWERINGS)
+    def test_every_code_is_returned_by_a_one(self, device: Device, name: str) -> None:
+        """One-hot activations return each of the 16 codes at each place of a word. Red: elements out of order."""
+        K, N = 64, 32
+        codes = np.zeros((K, 1, K), np.int8)
+        codes[np.arange(K), 0, np.arange(K)] = 1
+        w = ((np.arange(N)[:, None] + np.arange(K)[None]) % 16 - 8).astype(np.int8)
+        hot = Operands(codes, np.ones((K, 2), np.float32), w, np.ones((N, 2), np.float16))
+
+        assert_same_bits(run(device, form(name), hot), w.T.astype(np.float32), name)
