@@ -98,7 +98,8 @@ def candidates(
     form = ("_tiled" if tuning.tiled else "") + ("_q4" if bits == 4 else "")
     if rows >= tuning.prefill_rows:
         yield from _prefill(projection, rows, lane, machine, form)
-    if form == "" and rows <= tuning.gemv_rows:
+    # on the host a matrix product is one call of the model, and a GEMV many shuffles
+    if form == "" and rows <= tuning.gemv_rows and not machine.is_host:
         yield _gemv_rows(lane, rows)
     yield from _tensor_core(projection, rows, lane, machine, tuning, form)
     # never preferred, but lanes that must agree: reached by tuning.lowering

@@ -21,6 +21,7 @@ class Tuning:
     blocks_per_sm: a projection is split along K until so many blocks an SM have work.
     max_splits: most blocks along K.
     warps: height of a tensor-core tile in panels of 16 weight rows.
+    split_tokens: a pass of up to so many tokens splits attention along the context where blocks are few.
     """
 
     lowering: str = ""
@@ -30,6 +31,7 @@ class Tuning:
     blocks_per_sm: int = 2
     max_splits: int = 8
     warps: int = 4
+    split_tokens: int = 8
 
     def __post_init__(self) -> None:
         for field in fields(self):
