@@ -91,9 +91,16 @@ static void prepare(const Launch& l) {
   machine.copy_async = copy_async;
   machine.copy_commit = copy_commit;
   machine.copy_wait = copy_wait;
+  machine.barrier_init = barrier_init;
+  machine.barrier_arrive = barrier_arrive;
+  machine.barrier_done = barrier_done;
+  machine.bulk_copy = bulk_copy;
+  machine.of_block = of_block;
+  machine.check_raised = check_raised;
   machine.product_s8 = product_s8;
   machine.product_e4m3 = product_e4m3;
   begin_shared();
+  forget_bulk_copies();
 }
 
 }  // namespace lane_rt

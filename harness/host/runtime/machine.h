@@ -142,6 +142,12 @@ struct Machine {
   void (*copy_async)(void* shared, const void* global, unsigned bytes, unsigned filled);
   void (*copy_commit)();
   void (*copy_wait)(unsigned pending);
+  void (*barrier_init)(void* barrier, unsigned arrivals);
+  void (*barrier_arrive)(void* barrier, unsigned bytes);
+  bool (*barrier_done)(void* barrier, unsigned parity);
+  void (*bulk_copy)(void* shared, const void* global, unsigned bytes, void* barrier);
+  char* (*of_block)(char* shared, unsigned rank);
+  void (*check_raised)(const void* flag, bool cluster);
   void (*product_s8)(const Fragments8&, int (*out)[8]);  // [16][8]
   void (*product_e4m3)(const Fragments8&, double (*out)[8]);
 };

@@ -102,6 +102,15 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
 void copy_commit();
 void copy_wait(unsigned pending);
 void forget_copies(Fiber*);
+// bulk.cpp
+void barrier_init(void* barrier, unsigned arrivals);
+void barrier_arrive(void* barrier, unsigned bytes);
+bool barrier_done(void* barrier, unsigned parity);
+void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier);
+void forget_bulk_copies();
+void check_bulk_copies();
+char* of_block(char* shared, unsigned rank);
+void check_raised(const void* flag, bool cluster);
 // products.cpp
 void product_s8(const Fragments8&, int (*out)[8]);
 void product_e4m3(const Fragments8&, double (*out)[8]);

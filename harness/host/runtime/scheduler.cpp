@@ -239,6 +239,7 @@ void run_grid() {
     }
     poison_shared();
     run_cluster();
+    if (!running.failure) check_bulk_copies();
     if (!running.failure) check_shared();
   }
   free(order);

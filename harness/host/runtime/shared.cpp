@@ -73,12 +73,12 @@ char* dynamic_shared(unsigned align) {
   if (a.launch == machine.launch) {
     if (reinterpret_cast<uintptr_t>(a.address) % align)
       fail(MISUSE, "dynamic shared memory is declared again with a wider alignment of %u bytes", align);
-    return a.address;
+    return a.address + machine.current->block->rank * a.stride;
   }
   a.bytes = running.launch->smem;
   a.align = align;
   if (!place(&a, DYNAMIC_SHARED)) fail(MISUSE, "there is no memory for dynamic shared memory");
-  return a.address;
+  return a.address + machine.current->block->rank * a.stride;
 }
 
 void begin_shared() {

@@ -1,0 +1,46 @@
+#pragma once
+// The host bodies of what only Hopper has (kernels/hopper.cuh says what each does).
+
+namespace lane {
+
+inline void barrier_init(barrier_t* b, unsigned arrivals) { lane_rt::machine->barrier_init(b, arrivals); }
+inline void barrier_publish() {}
+inline void barrier_arrive(barrier_t* b) { lane_rt::machine->barrier_arrive(b, 0); }
+inline void barrier_expect(barrier_t* b, unsigned bytes) { lane_rt::machine->barrier_arrive(b, bytes); }
+
+inline void barrier_wait(barrier_t* b, unsigned parity, LANE_SITE) {
+  while (!lane_rt::machine->barrier_done(b, parity)) lane_rt::machine->poll({"barrier_wait", file, line});
+}
+
+inline void bulk_copy(void* shared, const void* global, unsigned bytes, barrier_t* b) {
+  lane_rt::machine->bulk_copy(shared, global, bytes, b);
+}
+
+inline void fence_proxy() {}
+
+inline unsigned cluster_rank() { return lane_rt::machine->current->block->rank; }
+inline unsigned cluster_blocks() { return lane_rt::machine->cluster_dim.x; }
+inline void cluster_barrier(LANE_SITE) { lane_rt::machine->cluster_barrier({"cluster_barrier", file, line}); }
+
+template <class T>
+inline T* of_block(T* p, unsigned rank) {
+  return reinterpret_cast<T*>(lane_rt::machine->of_block(const_cast<char*>(reinterpret_cast<const char*>(p)), rank));
+}
+
+template <bool CLUSTER>
+inline void raise_flag(unsigned* flag, unsigned value) {
+  lane_rt::machine->check_raised(flag, CLUSTER);
+  *flag = value;
+  ++lane_rt::machine->progress;
+}
+
+template <bool CLUSTER>
+inline void await_flag(const unsigned* flag, unsigned value, LANE_SITE) {
+  while (*flag != value) lane_rt::machine->poll({"await_flag", file, line});
+}
+
+// launches run one after another: the order is all there is
+inline void await_launches_before() {}
+inline void admit_next_launch() {}
+
+}  // namespace lane
