@@ -1,0 +1,178 @@
+"""Locks of the choice of a lowering: pure, total, within the machine, and forced where asked."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.device import Device
+from kernels.entry import ALL_ARCHS
+from kernels.lanes import lane
+from kernels.lowering import Lowering, Machine, Projection, choose
+from kernels.tuning import Tuning, tuning
+from locks.projections import FAMILY, Form, operands, run
+from locks.support import PROPERTY, assert_same_bits
+from oracle.config import preset
+from oracle.errors import LanelockError
+
+#: Shared memory that a block can have, by architecture (CUDA C++ guide, technical specifications a compute capability).
+SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90a": 232448, "sm_100a": 232448, "sm_120": 101376}
+MACHINES = [Machine(arch, 132, SHARED[arch]) for arch in ALL_ARCHS] + [Machine("x86-64-v3", 2, 232448)]
+H200 = Machine("sm_90a", 132, 232448)
+LANES = ("a15", "a8", "q4", "a8+s16+kv16")
+ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128, 264, 512, 4096)
+SIZES = ("qwen3.8-27b", "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "mini", "tiny")
+
+
+def projections(name: str) -> list[Projection]:
+    """Every projection of a model."""
+    c = preset(name)
+    return [
+        Projection("qkvz", c.gdn_proj, c.d),
+        Projection("qgkv", c.attn_proj, c.d),
+        Projection("Wo", c.d, c.gdn_v, planes=True),
+        Projection("gu", 2 * c.ffn, c.d, planes=True),
+        Projection("Wd", c.d, c.ffn, planes=True),
+        Projection("Wout", c.vocab, c.d, q4=False),
+        Projection("ehproj", c.d, 2 * c.d, q4=False),
+    ]
+
+
+def assert_fits(chosen: Lowering, machine: Machine, rows: int, name: str) -> None:
+    """The launch is one that the machine can do, over all rows and outputs."""
+    k = chosen.instance.kernel
+    assert machine.is_host or machine.arch in k.archs, f"{name}: {k.name} is not built for {machine.arch}"
+    assert chosen.geometry.smem <= machine.shared_per_block, f"{name}: {k.name} needs {chosen.geometry.smem} bytes"
+    assert max(chosen.geometry.grid[1:]) <= 65535, f"{name}: grid {chosen.geometry.grid}"
+    assert chosen.dims["rows"] == rows
+
+
+class TestChoice:
+    """A lowering exists for every projection, and only one that can run."""
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_every_projection_of_every_model_is_lowered_everywhere(self, size: str) -> None:
+        """All lanes, rows, machines, tiled or not: a launch that fits. Red: a ring larger than a block may have."""
+        chosen = 0
+        for p, rows, name, machine, tiled in itertools.product(projections(size), ROWS, LANES, MACHINES, (False, True)):
+            assert_fits(choose(p, rows, lane(name), machine, Tuning(tiled=tiled)), machine, rows, f"{size} {p.name}")
+            chosen += 1
+
+        assert chosen == 7 * len(ROWS) * len(LANES) * len(MACHINES) * 2
+
+    @PROPERTY
+    @given(N=st.integers(1, 2**20), blocks=st.integers(1, 2**12), rows=st.integers(1, 2**16), planes=st.booleans())
+    def test_any_size_is_lowered(self, N: int, blocks: int, rows: int, planes: bool) -> None:
+        """Any size that kernels take has a lowering. Red: a size between two rules."""
+        p = Projection("p", N, 32 * blocks, planes)
+        for machine in MACHINES:
+            assert_fits(choose(p, rows, lane("a15"), machine, Tuning()), machine, rows, "p")
+
+    def test_the_choice_is_a_function_of_its_arguments(self) -> None:
+        """The same arguments give an equal lowering. Red: a choice that remembers."""
+        p, knobs = Projection("Wo", 5120, 6144, planes=True), Tuning()
+
+        assert choose(p, 32, lane("a8"), H200, knobs) == choose(p, 32, lane("a8"), H200, knobs)
+
+    def test_planes_are_written_only_where_someone_adds_them(self) -> None:
+        """A projection whose reader takes one plane is never split. Red: a split by size alone."""
+        for rows in ROWS:
+            assert choose(Projection("qkvz", 512, 5120), rows, lane("a8"), H200, Tuning()).planes == 1
+
+    def test_a_narrow_projection_is_split(self) -> None:
+        """5120 outputs leave an H200 short of work, so that K is split. Red: the split forgotten."""
+        chosen = choose(Projection("Wo", 5120, 6144, planes=True), 32, lane("a8"), H200, Tuning())
+
+        assert chosen.planes == 8
+        assert chosen.geometry.grid[0] * chosen.geometry.grid[1] >= 2 * H200.multiprocessors
+
+    def test_q4_is_read_where_the_lane_has_it(self) -> None:
+        """The q4 lane reads Q4 weights, but for what stays Q8_0. Red: the head converted."""
+        body, head = Projection("gu", 1024, 512), Projection("Wout", 1024, 512, q4=False)
+        forms = [choose(p, 5, lane("q4"), H200, Tuning(tiled=t)).weights for p in (body, head) for t in (False, True)]
+
+        assert forms == ["q4 rows", "q4 panels", "rows", "panels"]
+
+    def test_lanes_with_other_states_choose_alike(self) -> None:
+        """State and cache formats do not touch a projection. Red: a choice by the lane's name."""
+        p = Projection("gu", 34816, 5120)
+
+        assert choose(p, 8, lane("a8"), H200, Tuning()) == choose(p, 8, lane("a8+s16+kv16"), H200, Tuning())
+
+
+class TestForced:
+    """A forced lowering is used, or refused."""
+
+    @pytest.mark.parametrize("name", [n for n in FAMILY if n.startswith("gem") and n != "gemm_tc_ring"])
+    def test_a_forced_lowering_is_the_one_chosen(self, name: str) -> None:
+        """Every lowering that a lane can reach is chosen when it is named. Red: the knob ignored."""
+        knobs = Tuning(lowering=name, tiled="tiled" in name or "stream" in name)
+        chosen = choose(Projection("gu", 1024, 512), 5, lane("q4" if "q4" in name else "a8"), H200, knobs)
+
+        assert chosen.kernel == name
+
+    def test_a_forced_lowering_that_cannot_be_is_refused(self) -> None:
+        """The refusal names projection, size, lane, lowering and reason. Red: another lowering taken in silence."""
+        sentence = (
+            r"projection gu \(64 x 512, 9 rows, lane a8\) cannot be computed by gemv_rows on sm_90a: "
+            r"gemv_rows: rows = 9 exceed the 8 sequences that this tile holds"
+        )
+        with pytest.raises(LanelockError, match=sentence):
+            choose(Projection("gu", 64, 512), 9, lane("a8"), H200, Tuning(lowering="gemv_rows"))
+
+    def test_what_no_lowering_can_do_is_refused(self) -> None:
+        """A width that is not whole blocks is refused by name. Red: rounded up."""
+        with pytest.raises(LanelockError, match=r"projection odd .* K = 48 must be a positive multiple of 32"):
+            choose(Projection("odd", 64, 48), 1, lane("a8"), H200, Tuning())
+
+
+class TestTuning:
+    """Knobs of speed, settable by one variable."""
+
+    def test_nothing_given_is_the_defaults(self) -> None:
+        """No variable, or an empty one, changes nothing. Red: an error for an unset variable."""
+        assert tuning(None) == tuning("") == Tuning()
+
+    def test_fields_are_changed_by_name(self) -> None:
+        """A JSON object changes the fields it names. Red: the others reset to zero."""
+        assert tuning(json.dumps({"warps": 8, "lowering": "gemm_mma"})) == Tuning(warps=8, lowering="gemm_mma")
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("{", "LANELOCK_TUNING is not JSON"),
+            ("[1]", "must be one JSON object"),
+            ('{"warp": 8}', "unknown field 'warp'; the fields are lowering, "),
+            ('{"warps": "8"}', "warps = '8' must be of type int"),
+            ('{"tiled": 1}', "tiled = 1 must be of type bool"),
+            ('{"warps": 9}', "warps = 9 must be between 1 and 8"),
+            ('{"gemv_rows": 9}', "gemv_rows = 9 must be between 0 and 8"),
+        ],
+    )
+    def test_a_value_that_cannot_be_is_refused(self, text: str, sentence: str) -> None:
+        """The refusal names field and value. Red: a knob misspelt and silently ignored."""
+        with pytest.raises(LanelockError, match=sentence):
+            tuning(text)
+
+
+class TestBits:
+    """The choice is a matter of speed."""
+
+    @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, 16, 17, 33])
+    def test_row_0_has_the_same_bits_whatever_is_chosen(self, device: Device, rows: int) -> None:
+        """The lowering for each number of rows gives row 0 the bits it has alone (case 18). Red: an order by rows."""
+        o = operands(33, 24, 1024, 1)
+        p = Projection("p", 24, 1024, planes=True)
+        got = []
+        for machine, tiled in itertools.product((H200, MACHINES[-1]), (False, True)):
+            chosen = choose(p, rows, lane("a8"), machine, Tuning(tiled=tiled))
+            dims = {k: chosen.dims[k] for k in ("splits", "warps") if k in chosen.dims}
+            f = Form(chosen.kernel, chosen.instance.template, dims)
+            part = type(o)(o.codes[:rows], o.scales[:rows], o.w, o.ws)
+            got.append(run(device, f, part)[0])
+
+        alone = Form("gemm_mma", {"WORDS": 1}).expected(type(o)(o.codes[:1], o.scales[:1], o.w, o.ws))[0]
+        assert_same_bits(np.stack(got), np.stack([alone] * len(got)))
