@@ -173,7 +173,7 @@ class TestFunctions:
 
     @pytest.mark.verify
     def test_equals_the_contract(self, device: Device, name: str) -> None:
-        """Bit patterns of the whole range, inputs dense where the polynomials decide, and the whole grid give the bits of the NumPy transcription.
+        """Patterns of the whole range, inputs dense where polynomials decide, and the grid give the contract's bits.
 
         Red on a split fma, another order of Horner's steps, another seam, one unit in any constant.
         """

@@ -407,7 +407,7 @@ class TestOperators:
             ("y = x & 0x7fu;", "constant changed", "y = x & 0x7eu;"),
             ("{ y[i] = x; }", "write-back skipped", "{ ; }"),
             ("y = sqrtf(s + eps);", "epsilon dropped", "y = sqrtf(s);"),
-            ("y = rintf(x);", "tie rule reversed", "y = floorf(0.5f + x);"),
+            ("y = rintf(x);", "tie rule reversed", "y = rintf(1.00000012f * x);"),
             ("if (row < N) f();", "guard removed", "if (true) f();"),
             ("if (row >= N) return;", "guard removed", "if (false) return;"),
             ("if (a < b) f();", "< for <=", "if (a <= b) f();"),

@@ -28,7 +28,9 @@ CONTRACT_FLAGS = (
     "-fstack-clash-protection",
     "-fvisibility=hidden",
     "-fPIC",
-    "-w",
+    # a loop that leaves a local array is undefined and may still look right; g++ proves some of them
+    "-Werror=aggressive-loop-optimizations",
+    "-Werror=array-bounds",
 )
 NAMES = ("g++", "clang++", "zig")
 ALIASES = {"gcc": "g++", "clang": "clang++"}

@@ -68,7 +68,7 @@ RULES: tuple[tuple[str, str, Rewrite], ...] = (
     (edit.WRITE, r"(?<=[;{})\n])(?P<lead>\s*)(?P<x>(?:\*\w+|\w+\[[^;={}]*\]) [-+^|&]?= [^;{}]*;)", ";"),
     (edit.WRITE, r"\b(?:lane::)?store\w+\s*(?:<\w+>)?" + _CALL + ";", ";"),
     (edit.EPSILON, r" \+ (?:eps|epsilon)\b", ""),
-    (edit.TIE, r"\brintf\(", "floorf(0.5f + "),
+    (edit.TIE, r"\brintf\(", "rintf(1.00000012f * "),
     (edit.GUARD, r"\bif (?P<x>" + _CALL + r")(?=\s*return)", "(false)"),
     (edit.GUARD, r"\bif (?P<x>" + _CALL + r")(?!\s*return)", "(true)"),
     (edit.COMPARE, r"(?<= )(?:<=|>=|<|>)(?= )", lambda m: _NEXT[m.group()]),
