@@ -56,7 +56,12 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_checkers.py",),
     ),
     Room(
-        "host",
+        "head",
+        ("kernels/head.cuh",),
+        ("locks/test_gated_norm.py", "locks/test_qk_norm_rope.py", "locks/test_conv.py"),
+    ),
+    Room(
+        "host_device",
         ("harness/host/*.py", "harness/host/runtime/*", "kernels/device.cuh"),
         ("locks/test_host_device.py", "locks/test_primitives.py", "locks/test_functions.py"),
     ),
@@ -79,6 +84,10 @@ SPECIAL: tuple[Room, ...] = (
     _oracle("weights", "weights/*", "weights* mapping_faults"),
 )
 
+#: Stems -> the lock file's stem, where several files are one operation.
+FAMILIES = (("gemm*", "projection"), ("gemv*", "projection"), ("projection_stream", "projection"),
+            ("projection_tile", "projection"))  # fmt: skip
+
 #: Folders whose files form stem rooms.
 STEM_FOLDERS = ("kernels", "oracle/bits")
 SOURCES = (".cu", ".cuh", ".py", ".cpp", ".hpp", ".h")
@@ -95,7 +104,8 @@ def room_of(file: str) -> str:
 def locks_of(room: str, root: Path) -> tuple[str, ...]:
     """The lock files of a room that exist. Raises LanelockError if there is none."""
     named = next((r.locks for r in SPECIAL if r.name == room), ())
-    wanted = named or (f"locks/test_{room}.py",)
+    family = next((lock for pattern, lock in FAMILIES if fnmatch(room, pattern)), room)
+    wanted = named or (f"locks/test_{family}.py",)
     found = tuple(p.relative_to(root).as_posix() for pattern in wanted for p in sorted(root.glob(pattern)))
     if not found:
         raise LanelockError(f"room {room} has no lock file; looked for {', '.join(wanted)}")
