@@ -173,13 +173,13 @@ THREADS: Mapping[str, Fault] = {
         {"limit": 32, "threads": 64},
     ),
     "barrier that does not exist": Fault(
-        probe.BARRIER_BY_NAME, "barrier 16 does not exist", DeviceError, {"id": 15, "wrong": 0, "threads": 64}
+        probe.BARRIER_BY_NAME, "barrier 16 does not exist", DeviceError, {"id": 15, "wrong": 0, "threads": 128}
     ),
     "barrier of two sizes": Fault(
         probe.BARRIER_BY_NAME,
-        "barrier 1 expects 41 threads at .* but 40 at",
+        "barrier 1 expects 81 threads at .* but 80 at",
         Divergence,
-        {"id": 1, "wrong": 1, "threads": 64},
+        {"id": 1, "wrong": 1, "threads": 128},
     ),
     "inactive lane": _shuffle(
         rf"warp 0 waits in __shfl_sync {_HERE} with mask 0xffffffff, lanes 0xfffff000 of it have not come "

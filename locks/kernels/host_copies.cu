@@ -23,16 +23,20 @@ pipeline(unsigned* __restrict__ y /* [chunks, 128] */, const unsigned* __restric
   }
 }
 
-// one copy of 16 bytes: of which `filled` come from x + from, to byte `to` of the array, or to memory that is not shared
+// One copy of 16 bytes, of which `filled` come from x + from, to byte `to` of an array, or to memory that is not shared.
+// With `filled` below 0 nothing is copied, and y is what the other array holds.
 template <bool SHARED_TARGET>
 __global__ void __launch_bounds__(32)
 copy(unsigned* y /* [4] */, const unsigned char* __restrict__ x /* [64] */, int to, int from, int filled) {
   SHARED_ALIGNED(16, unsigned char, stage, [64]);
   SHARED_ALIGNED(16, unsigned char, other, [16]);
   if (threadIdx.x) return;
-  // pending when the next one fails
-  lane::cp_async16(other, x);
+  if (filled >= 0) lane::cp_async16(other, x);  // pending when the next one fails
   lane::cp_async_commit();
+  if (filled < 0) {
+    lane::cp_async_wait<0>();
+    return lane::store16(y, lane::load16(other));
+  }
   void* target = SHARED_TARGET ? static_cast<void*>(stage + to) : y;
   if (filled == 16) lane::cp_async16(target, x + from);
   else lane::cp_async16(target, x + from, filled);

@@ -46,14 +46,14 @@ barriers_in_a_row(int* __restrict__ y /* [threads] */, int rounds) {
   y[t] = v;
 }
 
-// each half of the block has a barrier of its own; `id` may not exist, and the halves may disagree about its size
-__global__ void __launch_bounds__(64)
-barrier_by_name(int* __restrict__ y /* [64] */, unsigned id, int wrong) {
-  SHARED(int, x, [64]);
-  const unsigned t = threadIdx.x, half = t / 32;
+// even warps have a barrier of their own, and odd ones; `id` may not exist, and the two may disagree about the size of one
+__global__ void __launch_bounds__(128)
+barrier_by_name(int* __restrict__ y /* [128] */, unsigned id, int wrong) {
+  SHARED(int, x, [128]);
+  const unsigned t = threadIdx.x, odd = t / 32 % 2;
   x[t] = static_cast<int>(t);
-  lane::named_barrier(wrong ? id : id + half, wrong ? 40 + half : 32);
-  y[t] = x[half * 32 + 31 - t % 32];
+  lane::named_barrier(wrong ? id : id + odd, wrong ? 80 + odd : 64);
+  y[t] = x[(t + 64) % 128];
 }
 
 // the reader needs the barrier that SYNC leaves out
@@ -104,7 +104,10 @@ halves(int* __restrict__ y /* [32] */, int rounds) {
   const unsigned own = l < 16 ? 0x0000FFFFu : 0xFFFF0000u, quarter = 0xFFu << l / 8 * 8;
   int v = l;
   for (int i = 0; i < (l < 16 ? rounds : 1); ++i) v = __shfl_xor_sync(own, v, 1 + i % 15, 16) + 1;
+  // the second shuffle of a quarter comes to the slot of the half's last one, which its other lanes may have yet to read
+  v = 3 * v + __shfl_xor_sync(own, v, 15, 16);
   v += __shfl_xor_sync(quarter, v, 5, 8);
+  v += __shfl_xor_sync(quarter, v, 3, 8);
   y[l] = v + __shfl_xor_sync(ALL, v, 16);
 }
 
