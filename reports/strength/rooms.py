@@ -51,6 +51,18 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_rules.py", "locks/test_quantize.py", "locks/test_rms_norm.py"),
     ),
     Room(
+        "projection",
+        (
+            "kernels/gem*",
+            "kernels/projection.cuh",
+            "kernels/projection_tile.cuh",
+            "kernels/projections.py",
+            "oracle/bits/projection.py",
+        ),
+        ("locks/test_projection.py", "locks/test_projection_ring.py"),
+    ),
+    Room("lowering", ("kernels/lowering.py", "kernels/tuning.py"), ("locks/test_lowering.py",)),
+    Room(
         "checkers",
         ("harness/run.py", "locks/support.py", "locks/conftest.py", "reports/lock_results.py"),
         ("locks/test_checkers.py",),
