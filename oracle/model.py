@@ -25,6 +25,7 @@ Buffers that a recorder is told of, as [B, T, width] unless said; the same names
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from oracle.rms_norm import rms_norm
 from oracle.state import State, empty_state
 
 
+Rows = Literal["last", "all", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Shapes: logits [B, R, V] with R rows asked for, hidden [B, T, d] after the final norm, and the next state."""
@@ -49,7 +53,7 @@ class Output:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite travels on to the logits, where pick names it
-def forward(run: Run, tokens: I64, state: State | None = None, rows: str = "last") -> Output:
+def forward(run: Run, tokens: I64, state: State | None = None, rows: Rows = "last") -> Output:
     """Feed a chunk of tokens of every sequence.
 
     Shapes: tokens [B, T], T at least 1; rows is last, all or none.
