@@ -9,6 +9,9 @@
 // or not, the accepted ones run again and are stored. Same recurrence, same bits.
 #include "head.cuh"
 
+constexpr int WARPS = 4;
+constexpr int TOKENS = 8;  // whose q and k the staged form holds in shared memory
+
 template <int D, typename STATE, int ROWS, int PER>
 __device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const float (&v)[ROWS], float alpha, float beta,
                             const float (&q)[PER], float (&o)[ROWS]) {
@@ -34,7 +37,19 @@ __device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const 
     for (int i = 0; i < PER; ++i) S[r][i] = lane::rounded<STATE>(S[r][i]);
 }
 
-template <int D, typename STATE, int ROWS>
+// q and k of the head, for tokens t to t + TOKENS - 1 as far as they exist; every warp of the block reads them
+template <int D>
+__device__ inline void stage(float (*staged)[2][D], const float* __restrict__ head, int k_offset, long long stride, int tokens) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < tokens * 2 * D; i += 32 * WARPS) {
+    const int token = i / (2 * D), which = i / D % 2;
+    staged[token][which][i % D] = head[token * stride + which * k_offset + i % D];
+  }
+  __syncthreads();
+}
+
+// STAGED: the warps of a block share one head, and read its q and k from shared memory
+template <int D, typename STATE, int ROWS, bool STAGED>
 __global__ void __launch_bounds__(128)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
@@ -45,7 +60,9 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   constexpr int PER = lane::Head<D>::PER;
   static_assert(D % ROWS == 0, "delta_rule: a warp owns whole rows, and the rows of a head split evenly");
   constexpr int GROUPS = D / ROWS;  // warps a head
-  const int unit = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  static_assert(!STAGED || GROUPS % WARPS == 0, "delta_rule: a block that stages q and k holds one head");
+  SHARED(float, staged, [STAGED ? TOKENS : 1][2][STAGED ? D : 1]);
+  const int unit = blockIdx.x * WARPS + threadIdx.x / 32;
   const int b = blockIdx.y, h = unit / GROUPS, first = unit % GROUPS * ROWS, l = threadIdx.x % 32;
   const int count = length[b];
   if (h >= HV || slot[b] < 0 || count == 0) return;
@@ -64,10 +81,17 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
 
   for (int t = 0; t < count; ++t) {
     const long long row = static_cast<long long>(t) * B + b;
-    const float* head = qkv + row * qkv_pitch + h % HK * D + l * PER;
+    const float* head = qkv + row * qkv_pitch + h % HK * D;
     float q[PER], k[PER], v[ROWS], out[ROWS];
-    lane::load_owned(q, head);
-    lane::load_owned(k, head + HK * D);
+    if constexpr (STAGED) {
+      if (t % TOKENS == 0)
+        stage<D>(staged, head, HK * D, static_cast<long long>(B) * qkv_pitch, count - t < TOKENS ? count - t : TOKENS);
+      lane::load_owned(q, staged[t % TOKENS][0] + l * PER);
+      lane::load_owned(k, staged[t % TOKENS][1] + l * PER);
+    } else {
+      lane::load_owned(q, head + l * PER);
+      lane::load_owned(k, head + HK * D + l * PER);
+    }
     const float* value = qkv + row * qkv_pitch + 2 * HK * D + h * D + first;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) v[r] = value[r];

@@ -1,4 +1,6 @@
-"""Catalogue entry of the delta rule room: the scan over a chunk of tokens (one step is a chunk of one)."""
+"""Catalogue entries of the delta rule room: the scan over a chunk of tokens; one step is a chunk of one."""
+
+from dataclasses import replace
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
 from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
@@ -18,11 +20,13 @@ def _geometry(dims: Dims) -> Geometry:
     return Geometry((ceil_div(warps, WARPS), int(dims["B"]), 1), (32 * WARPS, 1, 1))
 
 
+STATE = Param("STATE", ("f32", "f16"))
+
 DELTA_RULE = Kernel(
     name="delta_rule",
     room="delta_rule",
     symbol="delta_rule",
-    params=(HEAD_DIMS, Param("STATE", ("f32", "f16")), Param("ROWS", (4, 8, 16))),
+    params=(HEAD_DIMS, STATE, Param("ROWS", (4, 8, 16)), Param("STAGED", (False,))),
     args=(
         *token_rows("qkv", "width", "r"),
         Buffer("alpha", "f32", ("rows", "HV"), "r"),
@@ -49,4 +53,12 @@ DELTA_RULE = Kernel(
     doc="S = alpha S; d = beta (v - S k); S += d k^T; o = S q / sqrt(D), token by token, the state in registers.",
 )
 
-KERNELS = (DELTA_RULE,)
+DELTA_RULE_STAGED = replace(
+    DELTA_RULE,
+    name="delta_rule_staged",
+    params=(HEAD_DIMS, STATE, Param("ROWS", (8,)), Param("STAGED", (True,))),
+    limits={"registers": 255, "smem": 8 * 2 * 256 * 4, **IN_REGISTERS},
+    doc="The same with q and k of eight tokens in shared memory, read by all warps of a head's block.",
+)
+
+KERNELS = (DELTA_RULE, DELTA_RULE_STAGED)

@@ -139,7 +139,12 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "delta_rule: a warp owns whole rows, and the rows of a head split evenly",
         "delta_rule.cu",
-        expression="delta_rule<32, float, 5>",
+        expression="delta_rule<32, float, 5, false>",
+    ),
+    Refusal(
+        "delta_rule: a block that stages q and k holds one head",
+        "delta_rule.cu",
+        expression="delta_rule<32, float, 16, true>",
     ),
     Refusal(
         "attention: the chunk sum is one tree of 8 positions a lane",
