@@ -168,6 +168,7 @@ class TestGgufRefusals:
         ("full_attention_interval", 3, "lacks tensor"), ("attention__layer_norm_rms_epsilon", 0.0, "eps must be"),
         ("attention__layer_norm_rms_epsilon", float("nan"), "eps must be"), ("rope__freq_base", 10, "a float"),
         ("rope__dimension_sections", (3, 1, 1, 0), "not half of the rope width"),
+        ("attention__recurrent_layers", (True, True, False), "do not repeat by 2"),
         ("rope__scaling__type", "yarn", "rope scaling 'yarn'")])
     def test_metadata_that_does_not_fit_is_named(self, tmp_path: Path, key: str, value: object, fault: str) -> None:
         """A missing key, a size that the tensors contradict, or a formula that is not computed is one sentence."""

@@ -176,6 +176,9 @@ class TestHuggingFaceRefusals:
         assert load(folder / "model.safetensors", config).config == config
         with pytest.raises(LanelockError, match=r"config\.json: is not a readable JSON config"):
             load(folder)
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(LanelockError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json"):
+            load(folder, config)
 
     def test_theta_is_read(self, tmp_path: Path) -> None:
         """theta, the rope width and epsilon come from the file, not from a default."""
@@ -183,6 +186,8 @@ class TestHuggingFaceRefusals:
         hf_folder(tmp_path, None, rope_parameters=rope, rms_norm_eps=1e-5)
         config = read_hf_config(tmp_path / "config.json")
         assert (config.rope_theta, config.rope_dim, config.eps) == (1e6, 16, 1e-5)
+        hf_folder(tmp_path, None, rope_parameters=rope, head_dim=8192)
+        assert read_hf_config(tmp_path / "config.json").rope_dim == 4096
 
     def test_index_must_agree_with_its_shards(self, tmp_path: Path) -> None:
         """A shard that holds more or less than the index says is named, and so is one outside the folder."""

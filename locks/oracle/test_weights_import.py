@@ -13,7 +13,7 @@ from locks.oracle.checkpoints import PEER, PEER_GGUF, hf_folder, hf_tensors, sam
 from oracle.config import ModelConfig, preset
 from oracle.errors import LanelockError
 from oracle.formats import Q8_0, q8_0_decode, q8_0_encode
-from oracle.model_weights import specs
+from oracle.model_weights import Weights, specs
 from oracle.weights import QuantisedWeights, load, origin
 from oracle.weights.assemble import is_quantised
 
@@ -182,6 +182,16 @@ class TestSpec:
         for spec, config, fault in cases:
             with pytest.raises(LanelockError, match=fault):
                 load(spec, config)
+
+    @pytest.mark.parametrize("weights", [GGUF, HF, CODED, load("synthetic:1", preset("tiny"))])
+    def test_what_is_not_there_is_named(self, weights: Weights) -> None:
+        """An unknown tensor, and rows that a matrix does not have, are one sentence from every kind of weights."""
+        with pytest.raises(LanelockError, match=r"no tensor 'layers\.0\.nothing'"):
+            weights.tensor("layers.0.nothing")
+        for index in ([256], [0, 7, 300], [-1]):
+            with pytest.raises(LanelockError, match="'emb'"):
+                weights.rows("emb", np.array(index))
+        assert weights.rows("emb", np.array([255, 0])).shape == (2, 96)
 
     def test_origin_says_what_was_done(self) -> None:
         """An import says whether codes were taken over or made."""
