@@ -10,7 +10,7 @@ class TestMeasure:
     """A measured run reports the stream it decoded, so that a wrong one has no speed."""
 
     def test_stream_does_not_depend_on_batch_chunk_or_drafts(self):
-        """One prompt gives one stream alone, in a batch, by other chunks and with drafts (red: graph, batch or chunk)."""
+        """One prompt gives one stream alone, in a batch, by other chunks and with drafts (red: a wrong graph)."""
         device, weights = open_device("host"), load("synthetic:1", preset("tiny"))
         cases = (Case("a8", 1, 5, 4, 5), Case("a8", 2, 5, 4, 3), Case("a8", 1, 5, 4, 5, drafts=2))
         runs = [measure(device, weights, case) for case in cases]

@@ -5,6 +5,7 @@ prompt alone, and a speculative run with a plain one. A run whose streams disagr
 """
 
 import hashlib
+import itertools
 import statistics
 import time
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ def measure(device: Device, weights: Weights, case: Case, tuning: Tuning | None 
         entering = {b: Request(p, case.count) for b, p in enumerate(prompts(case, weights.config.vocab))}
         _enter(engine, entering, case)
         first = time.perf_counter()
-        prefill(engine, entering, case.drafts > 0)
+        prefill(engine, entering)
         device.synchronize()
         prefilled = time.perf_counter()
         steps = _replay(device, engine, case)
@@ -84,7 +85,7 @@ def _enter(engine: Engine, entering: Mapping[int, Request], case: Case) -> None:
         if name in engine.plan.buffers:
             engine.write(name, np.broadcast_to(np.asarray(value, np.int32), case.B))
     engine.write("end", np.full(case.B, case.prompt + case.count - 1, np.int32))
-    prefill(engine, dict(entering), case.drafts > 0)
+    prefill(engine, dict(entering))
     engine.device.synchronize()
 
 
@@ -98,7 +99,7 @@ def _replay(device: Device, engine: Engine, case: Case) -> list[float]:
         graph.replay()
         events.append(device.event())
     device.synchronize()
-    return [device.elapsed(a, b) for a, b in zip(events, events[1:], strict=False)]
+    return [device.elapsed(a, b) for a, b in itertools.pairwise(events)]
 
 
 def _figures(engine: Engine, case: Case, steps: list[float]) -> dict[str, Any]:
