@@ -13,15 +13,8 @@ from oracle.errors import LanelockError
 
 SOURCES = sorted(path.stem for path in (ROOT / "kernels").glob("*.cu"))
 
-#: Rooms whose files are not all there yet. The mark is strict: a room that is finished turns red until it leaves.
-UNFINISHED = (
-    "mtp_concat",
-    "speculation",
-)
-BOOKED = pytest.mark.xfail(strict=True, reason="its locks or its contract are not written; once they are, unlist it")
 
-
-@pytest.mark.parametrize("room", [pytest.param(r, marks=BOOKED) if r in UNFINISHED else r for r in ROOMS])
+@pytest.mark.parametrize("room", ROOMS)
 class TestFiles:
     """A room is five files of one stem; lowerings of one operation share its truth, contract and locks."""
 

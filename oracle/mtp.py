@@ -10,6 +10,7 @@ from oracle.embedding import dense
 from oracle.errors import LanelockError
 from oracle.greedy import pick
 from oracle.model import embed, head
+from oracle.mtp_concat import mtp_cat
 from oracle.projection import projection
 from oracle.quantize import quantize
 from oracle.rms_norm import rms_norm
@@ -23,17 +24,6 @@ class Drafted:
     logits: F64
     hidden: F64
     cache: Cache
-
-
-def mtp_cat(embedded: F64, hidden: F64, enorm: F64, hnorm: F64, eps: float) -> F64:
-    """Normed embedding and normed hidden state side by side, the embedding half first.
-
-    Shapes: embedded, hidden [..., d], enorm, hnorm [d] -> [..., 2d].
-    Units:  eps adds to the mean square.
-    Error:  that of the norm.
-    Source: the model's definition, MTP.
-    """
-    return np.concatenate([rms_norm(embedded, enorm, eps), rms_norm(hidden, hnorm, eps)], axis=-1)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # as in the main model
