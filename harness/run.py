@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.device import POISON, Argument, Device, Memory, OutOfBounds, Race
+from harness import reproduce
+from harness.device import POISON, Argument, Device, DeviceError, Memory, OutOfBounds, Race
 from kernels.entry import (
     DTYPES,
     Buffer,
@@ -197,22 +198,28 @@ def run_kernel(
     a read-only buffer that changed; Divergence; Race when host variants (or two runs on a GPU) differ.
     """
     inst = instance(kernel, **(template or {}))
-    if device.properties.kind == "host":
-        runs = [(str(dict(v)), device.with_options(**v)) for v in variants]  # type: ignore[attr-defined]  # host only
+    kind = device.properties.kind
+    if kind == "host":
+        runs = [(str(dict(v)), v, device.with_options(**v)) for v in variants]  # type: ignore[attr-defined]  # host only
     else:
-        runs = [("first run", device), ("second run", device)]
+        runs = [("first run", {}, device), ("second run", {}, device)]
     first: dict[str, np.ndarray] | None = None
-    for label, dev in runs:
-        outputs = run_once(dev, inst, dims, inputs)
+    for label, variant, dev in runs:
+        try:
+            outputs = run_once(dev, inst, dims, inputs)
+        except DeviceError as error:
+            again = reproduce.hint(kind, kernel, dims, template or {}, variant)
+            raise type(error)(f"{error}{again}") from error
         if first is None:
             first = outputs
             continue
         for name, value in outputs.items():
             if not (equal := same_bits(first[name], value)).all():
                 where = tuple(int(i) for i in np.argwhere(~equal)[0])
+                again = reproduce.hint(kind, kernel, dims, template or {}, {})
                 raise Race(
                     f"{inst.expression} on {dev.properties.name}: {name}{list(where)} is {first[name][where]} under "
-                    f"{runs[0][0]} and {value[where]} under {label}: a missing barrier or a race"
+                    f"{runs[0][0]} and {value[where]} under {label}: a missing barrier or a race{again}"
                 )
     if first is None:
         raise LanelockError(f"{kernel.name}: no variant to run")

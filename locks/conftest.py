@@ -7,15 +7,15 @@ name; a run in which nothing ran fails. `--tier quick|gpu|nightly` and `--shapes
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from harness.record import record
-from harness.workers import pin_worker
 
 from harness.device import Device
 from harness.devices import available
+from harness.record import record
+from harness.workers import pin_worker
 from reports.lock_results import SENTENCE, LockResult, result_of, summary
 
 NOT_RUN = "not run: "
@@ -88,6 +88,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}nightly tier only (--tier nightly)"))
         if item.get_closest_marker("full") and config.getoption("--shapes") != "full":
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}full shapes only (--shapes full)"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A red lock of a kernel prints the line that runs it again."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        from locks.red import reproduction  # only a red lock needs it
+
+        if line := reproduction(item, call.excinfo):
+            report.sections.append(("reproduce", line))
+    return report
 
 
 @pytest.fixture(scope="session")

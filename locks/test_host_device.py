@@ -429,6 +429,7 @@ class TestAfterAnError:
         report = tmp_path / "report"
         child = os.fork()
         if child == 0:
+            signal.alarm(20)
             with report.open("w") as file:
                 faulthandler.enable(file)
                 try:
@@ -506,14 +507,18 @@ class TestBuilds:
 
         assert_same_bits(np.concatenate(outputs), np.array([1, 2], np.float32))
 
-    def test_a_later_process_finds_every_kernel(self, host: HostDevice) -> None:
+    def test_a_later_process_finds_each_kernel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What was built together is found kernel by kernel in the cache, each the one that was asked for."""
-        later = HostDevice()
-        y = once(later, probe.HALVES, {"threads": 32, "rounds": 1})["y"]
-        x = np.arange(32, dtype=np.float32)
+        monkeypatch.setenv("LANELOCK_CACHE", str(tmp_path / "cache"))
+        entries = [replace(_room(tmp_path, ""), name=name, symbol=name) for name in ("one", "two")]
+        (tmp_path / "room.cu").write_text(
+            '#include "device.cuh"\n'
+            "__global__ void one(float* y) { y[0] = 1.0f; }\n__global__ void two(float* y) { y[0] = 2.0f; }\n"
+        )
+        HostDevice(source_root=tmp_path).build_many([instance(entry) for entry in entries])
+        later, y = HostDevice(source_root=tmp_path), {"y": np.zeros(1, np.float32)}
 
-        assert_same_bits(y, once(host, probe.HALVES, {"threads": 32, "rounds": 1})["y"])
-        assert_same_bits(once(later, probe.HALF_OF, {"threads": 32}, {"x": x})["y"], x / 2)
+        assert [once(later, entry, {}, y)["y"][0] for entry in entries] == [1.0, 2.0]
 
     def test_two_processes_compile_once(
         self, host: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -599,10 +604,11 @@ class TestHalf:
         (tmp_path / "half.cu").write_text(_HALF)
         codes = np.arange(65536, dtype=np.uint16).view(np.float16)
         exact = np.sort(np.abs(codes[np.isfinite(codes)]).astype(np.float32))
-        ends = [65519.996, 65520, 2.0**-25, 2.0**-149]
+        ends = [65519.996, 65520, 70000, 3e38, 2.0**-25, 2.0**-149]
         ties = np.concatenate([(exact[1:] + exact[:-1]) / 2, ends]).astype(np.float32)
         near = np.concatenate([ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0))])
-        x = np.concatenate([near, -near])
+        nan = np.array([0x7F800001, 0x7F8FFFFF, 0xFFC00001], np.uint32).view(np.float32)
+        x = np.concatenate([near, -near, nan])
         codes_of, numbers = (65536,), ("n",)
         buffers = (
             Buffer("code", "f16", codes_of, "r"),
@@ -772,9 +778,16 @@ class TestTwoDevices:
 
     def test_other_sources_do_not(self, host: HostDevice, tmp_path: Path) -> None:
         """A device told to read other sources runs those."""
-        entry, y = _room(tmp_path, "y[0] = 5.0f;"), {"y": np.zeros(1, np.float32)}
+        signature = "const float*, int, const float*, int, float* z, int, int"
+        body = "if (threadIdx.x < 32) z[threadIdx.x] = 5.0f;"
+        (tmp_path / "add.cu").write_text(f'#include "device.cuh"\n__global__ void add({signature}) {{ {body} }}\n')
+        entry, x = find_kernel("add"), np.zeros((1, 32), np.float32)
+        seen = [
+            once(device, entry, {"rows": 1, "K": 32}, {"x": x, "y": x})["z"][0, 0]
+            for device in (host, host.with_options(source_root=tmp_path))
+        ]
 
-        assert once(host.with_options(source_root=tmp_path), entry, {}, y)["y"][0] == 5.0
+        assert seen == [0.0, 5.0]
 
 
 def _compared() -> Iterator[tuple[Kernel, Dims, Arrays, Dims]]:

@@ -7,13 +7,15 @@ import argparse
 import hashlib
 import json
 import time
+from pathlib import Path
 
 import numpy as np
-from kernels.catalogue import kernel as find_kernel
 
 from harness.devices import open_device
 from harness.inputs import random_inputs
+from harness.reproduce import load_inputs
 from harness.run import HOST_VARIANTS, run_kernel
+from kernels.catalogue import kernel as find_kernel
 from kernels.entry import Value
 from oracle.errors import LanelockError
 
@@ -25,6 +27,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--device", default="host", help="host, cuda or cuda:N")
     sub.add_argument("--dims", default="", help="such as rows=3,K=160 (template values by the same names)")
     sub.add_argument("--seed", type=int, default=1, help="seed of the inputs")
+    sub.add_argument("--inputs", type=Path, help="a file of inputs that a red lock wrote, instead of seeded ones")
     sub.add_argument("--schedule", help="host: ascending, descending or a seed (default: all three kinds)")
     sub.add_argument("--copies", help="host: eager, late or a seed")
     sub.add_argument("--align", choices=("end", "start"), help="host: side of the guard page")
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     given = parse_dims(args.dims)
     template = {p.name: given.pop(p.name) if p.name in given else p.values[0] for p in entry.params}
     device = open_device(args.device)
-    inputs = random_inputs(entry, given, template, args.seed)
+    inputs = load_inputs(args.inputs) if args.inputs else random_inputs(entry, given, template, args.seed)
     start = time.perf_counter()
     outputs = run_kernel(device, entry, given, inputs, template, variants(args))
     elapsed = time.perf_counter() - start
