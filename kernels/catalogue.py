@@ -8,9 +8,14 @@ from oracle.errors import LanelockError
 #: The rooms that hold kernels. A room is a stem shared by source, entry, oracle, contract and locks.
 ROOMS = (
     "add",
+    "attention",
+    "conv",
+    "delta_rule",
     "embedding",
     "functions",
     "gate_mul",
+    "gated_norm",
+    "gates",
     "gemm_dp4a",
     "gemm_mma",
     "gemm_rows",
@@ -19,15 +24,21 @@ ROOMS = (
     "gemv_rows",
     "gemv_staged",
     "greedy",
+    "memory_read",
+    "mtp_concat",
     "positions",
     "pretile",
     "primitives",
     "projection_f32",
+    "projection_stream",
     "q8_to_q4",
+    "qk_norm_rope",
     "quantize",
     "rms_norm",
+    "speculation",
     "split_sum",
     "swiglu",
+    "synthetic",
 )
 
 

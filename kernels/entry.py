@@ -92,6 +92,7 @@ class Kernel:
     operation; source and entry are its own room's.
     derive adds the dims that follow from the given ones (KB = K // 32, default pitches).
     limits are upper bounds read from the ptxas report: registers, stack, spills, smem (bytes).
+    dependent: the kernel itself waits for the launch ahead of it, and may start before that one has ended.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Kernel:
     limits: Mapping[str, int] | None = None
     exact: bool = True
     family: str = ""
+    dependent: bool = False
 
     @property
     def source(self) -> str:

@@ -17,6 +17,8 @@ class Tuning:
     lowering: kernel that computes every projection it can ("": by the rules); a shape it cannot do is refused.
     tiled: weights are pre-tiled at load, and only lowerings that read panels are used.
     gemv_rows: up to so many rows stream the weights of a projection through the row-parallel GEMV.
+    stream_rows: on Hopper, up to so many rows stream pre-tiled weights through the copy engine (0: never, and weights
+    stay in rows).
     prefill_rows: from so many rows on the rows-in-M tile is used.
     blocks_per_sm: a projection is split along K until so many blocks an SM have work.
     max_splits: most blocks along K.
@@ -28,6 +30,7 @@ class Tuning:
     tiled: bool = False
     gemv_rows: int = 4
     prefill_rows: int = 128
+    stream_rows: int = 64
     blocks_per_sm: int = 2
     max_splits: int = 8
     warps: int = 4

@@ -70,6 +70,7 @@ class TestFamily:
             *("gemm_tc", "gemm_tc_ring", "gemm_tc_q4", "gemm_tc_tiled", "gemm_tc_tiled_q4"),
             *("gemm_rows", "gemm_rows_wide", "gemm_rows_q4", "gemm_rows_q4_wide"),
             *("gemm_rows_tiled", "gemm_rows_tiled_wide", "gemm_rows_tiled_q4", "gemm_rows_tiled_q4_wide"),
+            *("projection_stream", "projection_stream_pairs", "projection_stream_q4"),
         }
 
         assert set(FAMILY) == named

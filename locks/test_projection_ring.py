@@ -54,6 +54,16 @@ def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
         return {"dp4a": ceil_to(N, 64) * ceil_to(rows, 32) * words * blocks * 8}
     if f.name == "gemm_mma":
         return {"mma_s8": ceil_to(N, 16) * ceil_to(rows, 16) * words * blocks // 128, "dp4a": 0}
+    if "stream" in f.name:
+        # every block (one a group of panels here) stages the activations once, and each chunk comes once
+        tall, wide = ceil_to(N, 16 * int(t["PANELS"])), int(t["COLS"])
+        bits, launched = 4 if f.is_q4 else 8, tall // (16 * int(t["PANELS"]))
+        return {
+            "mma_s8": tall * wide * words * blocks // 128,
+            "dp4a": 0,
+            "bulk_bytes": tall // 16 * panel_bytes(bits) * blocks // 4,
+            "cp_async_bytes": launched * rows * (K * words + 4 * blocks),
+        }
     tall = ceil_to(N, 16 * warps if "tc" in f.name else 64 * int(t["PANELS"]))
     wide = ceil_to(rows, int(t["COLS"]) if "tc" in f.name else 128)
     copied = wide * K * words * (tall // (16 * warps) if "tc" in f.name else tall // (64 * int(t["PANELS"])))
@@ -97,6 +107,7 @@ HOLDS = {
     "gemm_tc_q4": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
     "gemm_tc_tiled": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
     "gemm_rows": ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "wgmma", "bulk"}),
+    "projection_stream": ({"mma", "bulk", "mbarrier", "ldmatrix"}, {"dp4a", "wgmma"}),
 }
 
 

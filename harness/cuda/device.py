@@ -147,7 +147,8 @@ class CudaDevice:
     ) -> None:
         """Launch on a stream (None: the device's own). A fault inside the kernel shows at `synchronize`.
 
-        dependent lets the kernel start before the one ahead of it on the stream has ended.
+        A kernel that waits by itself (its entry says so) starts before the one ahead of it on the stream has ended;
+        dependent asks for the same.
         """
         context, name = self._context, built.instance.expression
         context.enter(f"launch of {name}")
@@ -159,7 +160,8 @@ class CudaDevice:
                 context.api.cuFuncSetAttribute(built.function, opt_in, geometry.smem),
                 f"{name}: opt-in to {geometry.smem} bytes of shared memory",
             )
-        config = configuration(geometry, self._stream(stream), dependent=dependent)
+        early = dependent or built.instance.kernel.dependent
+        config = configuration(geometry, self._stream(stream), dependent=early)
         if isinstance(stream, Capture):
             stream.names.append(name)
         else:

@@ -1,0 +1,15 @@
+"""The xor of a buffer: what a kernel that only reads proves to have read."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def memory_read(x: NDArray[np.uint32]) -> np.uint32:
+    """Xor of all words.
+
+    Shapes: x [..] uint32 -> one word.
+    Units:  none.
+    Error:  none; integers.
+    Source: ours. Raises nothing.
+    """
+    return np.uint32(np.bitwise_xor.reduce(x, axis=None))

@@ -1,0 +1,149 @@
+"""Buffers and launches of the projections of a decode step, for timing them alone."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.device import Argument, Device, Memory
+from harness.run import scalar_value
+from kernels.catalogue import kernel
+from kernels.entry import Geometry, Instance, Scalar, Value, instance, resolve
+from kernels.lowering import Projection
+from kernels.rules import BLOCK, ceil_div
+from oracle.config import ModelConfig
+
+
+def step_projections(c: ModelConfig) -> tuple[Projection, ...]:
+    """The projections of one decode step in the order of their launches: four a layer, then the head."""
+    found = []
+    for i in range(c.layers):
+        entry, inner = (c.attn_proj, c.q_width) if c.is_attention(i) else (c.gdn_proj, c.gdn_v)
+        found += [
+            Projection(f"{i}.entry", entry, c.d),
+            Projection(f"{i}.out", c.d, inner, planes=True),
+            Projection(f"{i}.gate_up", 2 * c.ffn, c.d),
+            Projection(f"{i}.down", c.d, c.ffn, planes=True),
+        ]
+    return (*found, Projection("head", c.vocab, c.d, q4=False))
+
+
+def weight_bytes(N: int, K: int, bits: int = 8) -> int:
+    """Bytes of codes and scales that a projection reads."""
+    return N * (K * bits // 8 + 2 * (K // BLOCK))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One launch that is ready to go."""
+
+    built: Any
+    geometry: Geometry
+    args: tuple[Argument, ...]
+
+
+@dataclass(slots=True)
+class Bench:
+    """A device with the memory that calls refer to. Everything is given back by `close`."""
+
+    device: Device
+    memories: list[Memory] = field(default_factory=list)
+    seed: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def alloc(self, name: str, nbytes: int) -> Memory:
+        """Poisoned memory that lives until `close`."""
+        self.memories.append(self.device.alloc(name, nbytes))
+        return self.memories[-1]
+
+    def close(self) -> None:
+        """Give everything back; guards are checked."""
+        while self.memories:
+            self.device.free(self.memories.pop())
+
+    def call(self, inst: Instance, dims: dict[str, Value], buffers: dict[str, Memory]) -> Call:
+        """A launch with these buffers by argument name."""
+        full = resolve(inst, dims)
+        args = tuple(scalar_value(full, a) if isinstance(a, Scalar) else buffers[a.name] for a in inst.kernel.args)
+        return Call(self.device.build(inst), inst.kernel.geometry(full), args)
+
+    def run(self, calls: Sequence[Call], stream: Any = None) -> None:
+        """Launch them in order."""
+        for c in calls:
+            self.device.launch(c.built, c.geometry, c.args, stream)
+
+    def panels(self, projections: Sequence[Projection], bits: int) -> dict[str, Memory]:
+        """Pre-tiled synthetic weights of every projection, made on the device."""
+        most = max(p.N * p.K for p in projections)
+        staged = [self.device.alloc(f"staged {n}", most // d) for n, d in (("codes", 1), ("scales", 16))]
+        staged += [self.device.alloc(f"packed {n}", most // d) for n, d in (("codes", 2), ("scales", 16))]
+        made = {p.name: self._make(p, bits if p.q4 else 8, staged) for p in projections}
+        self.device.synchronize()
+        for memory in staged:
+            self.device.free(memory)
+        return made
+
+    def _make(self, p: Projection, bits: int, staged: Sequence[Memory]) -> Memory:
+        codes, scales, packed, packed_scales = staged
+        keys = {"code_key": next(self.seed) * 0x9E3779B97F4A7C1, "scale_key": next(self.seed) * 0x9E3779B97F4A7C1}
+        lowest = int(np.float16(1 / 80 / np.sqrt(p.K)).view(np.uint16))
+        dims: dict[str, Value] = {**keys, "lowest_scale": lowest, "blocks": p.N * p.K // BLOCK}
+        calls = [self.call(instance(kernel("synthetic")), dims, {"codes": codes, "scales": scales})]
+        source, sizes = {"codes": codes, "ws": scales}, {"N": p.N, "K": p.K}
+        if bits == 4:  # noqa: PLR2004  # bits of a code
+            given = {"codes": codes, "scales": scales, "packed": packed, "packed_scales": packed_scales}
+            calls.append(self.call(instance(kernel("q8_to_q4")), dict(sizes), given))
+            source = {"codes": packed, "ws": packed_scales}
+        tile = instance(kernel("pretile_q4" if bits == 4 else "pretile"))  # noqa: PLR2004
+        full = resolve(tile, dict(sizes))
+        tiles = self.alloc(f"{p.name} q{bits}", int(np.prod([int(full[n]) for n in ("panels", "chunks", "panel_bytes")])) * 8)
+        calls.append(self.call(tile, dict(sizes), {**source, "tiles": tiles}))
+        self.run(calls)
+        return tiles
+
+    def activations(self, K: int, rows: int, words: int) -> dict[str, Memory]:
+        """Random activation codes and scales."""
+        g = np.random.default_rng([K, rows, words])
+        codes = g.integers(-127, 128, (rows, words, K)).astype(np.int8)
+        if words == 2:  # noqa: PLR2004  # A15: the low word
+            codes[:, 1] = g.integers(-64, 64, (rows, K))
+        scales = (0.01 * (0.25 + g.random((rows, K // BLOCK)))).astype(np.float32)
+        made = {}
+        for name, value in (("codes", codes), ("scales", scales)):
+            made[name] = self.alloc(f"{name} {rows} x {K}", value.nbytes)
+            self.device.write(made[name], value)
+        return made
+
+    def graph(self, calls: Sequence[Call]) -> Any:
+        """The calls as one graph."""
+        with self.device.capture() as stream:
+            self.run(calls, stream)
+        return stream.graph
+
+    def times(self, graph: Any, repeats: int, warm: int = 3) -> list[float]:
+        """Milliseconds of every replay."""
+        for _ in range(warm):
+            graph.replay()
+        events = [self.device.event()]
+        for _ in range(repeats):
+            graph.replay()
+            events.append(self.device.event())
+        self.device.synchronize()
+        return [self.device.elapsed(a, b) for a, b in itertools.pairwise(events)]
+
+    def read_speed(self, source: Memory, multiprocessors: int) -> float:
+        """GB/s of the fastest of a few launch shapes of our own read kernel."""
+        target = self.alloc("read", 64 * multiprocessors * 4)
+        best = 0.0
+        for blocks in (2, 4, 8, 16):
+            dims: dict[str, Value] = {"vectors": source.nbytes // 16, "blocks": blocks * multiprocessors}
+            call = self.call(instance(kernel("memory_read")), dims, {"x": source, "y": target})
+            ms = float(np.median(self.times(self.graph([call] * 4), 7)))
+            best = max(best, 4 * source.nbytes / ms / 1e6)
+        return best
+
+
+def rounds(count: int, nbytes: int, least: int) -> int:
+    """How many of `count` buffers make at least so many bytes."""
+    return min(count, max(1, ceil_div(least, nbytes)))
