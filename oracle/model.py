@@ -39,7 +39,6 @@ from oracle.quantize import quantize
 from oracle.rms_norm import rms_norm
 from oracle.state import State, empty_state
 
-
 Rows = Literal["last", "all", "none"]
 
 
