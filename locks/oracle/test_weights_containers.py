@@ -249,6 +249,13 @@ class TestLyingSafetensors:
         with pytest.raises(LanelockError, match="above the limit of 2"):
             open_safetensors(plain_safetensors(tmp_path / "a", b"{ }", b""))
 
+    def test_no_elements_and_eight_dimensions_are_read(self, tmp_path: Path) -> None:
+        """A tensor without elements takes no bytes, and eight dimensions are the most that is read."""
+        header = {"none": entry(0, 0, [0, 3]), "many": entry(0, 16, [1, 1, 1, 1, 1, 1, 1, 4])}
+        file = open_safetensors(plain_safetensors(tmp_path / "a", header, floats(1, 2, 3, 4)))
+
+        assert (file.array("none").shape, file.array("many").ravel().tolist()) == ((0, 3), [1, 2, 3, 4])
+
     def test_order_of_the_header_is_free(self, tmp_path: Path) -> None:
         """Tensors listed in another order than they lie give their own values."""
         data = floats(1, 2, 3, 4, 5, 6, 7, 8)
@@ -280,6 +287,12 @@ class TestHonestContainers:
         for opener in (open_gguf, open_safetensors):
             with pytest.raises(LanelockError, match="is not a file"):
                 opener(tmp_path)
+            (tmp_path / "a").write_bytes(b"")
+            with pytest.raises(LanelockError, match="is empty"):
+                opener(tmp_path / "a")
+            (tmp_path / "a").write_bytes(b"G")
+            with pytest.raises(LanelockError, match=r"1 bytes long|1 are left"):
+                opener(tmp_path / "a")
 
     def test_values_are_those_of_the_published_package(self) -> None:
         """Every tensor of the peers' file equals what the safetensors package reads."""

@@ -177,7 +177,9 @@ class TestSpec:
         cases: list[tuple[str | Path, ModelConfig | None, str]] = [
             (PEER_GGUF, wrong, "has rope_theta 10000000.0, but 1000000.0"), (PEER, wrong, "has rope_theta 10000000.0"),
             ("synthetic:1", None, "need a config"),
-            ("synthetic:x", preset("tiny"), "whole number"), ("synthetic:99999999999999999999", preset("tiny"), "2.64"),
+            ("synthetic:x", preset("tiny"), "whole number"),
+            ("synthetic:" + "0" * 21, preset("tiny"), "whole number"),
+            ("synthetic:99999999999999999999", preset("tiny"), "2.64"),
             ("nowhere", None, "no such file")]
         for spec, config, fault in cases:
             with pytest.raises(LanelockError, match=fault):

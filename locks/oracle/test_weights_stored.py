@@ -154,14 +154,14 @@ class TestStored:
         """A norm around zero, an A that is not negative, zero blocks and subnormal scales are pointed out."""
         tensors: dict[str, Any] = {name: load("synthetic:1", TINY).tensor(name) for name in specs(TINY)}
         tensors["on"] = tensors["on"] - 1
-        tensors["layers.0.Al"] = -tensors["layers.0.Al"]
+        tensors["layers.0.Al"] = tensors["layers.0.Al"] * (np.arange(6) != 3)
         scales = tensors["emb"].scales.copy()
-        scales[0], scales[1, 0] = 0, 2.0**-20
+        scales[0], scales[1] = 0, (2.0**-20, 2.0**-15, 2.0**-14)
         tensors["emb"] = Q8_0(tensors["emb"].codes, scales)
         remarks = {row.name: row.remarks for row in examine(HeldWeights(TINY, tensors)) if row.remarks}
 
         assert set(remarks) == {"on", "layers.0.Al", "emb.scales"}
-        assert remarks["emb.scales"] == ("1 subnormal scales: their blocks lose accuracy", "3 blocks are zero")
+        assert remarks["emb.scales"] == ("2 subnormal scales: their blocks lose accuracy", "3 blocks are zero")
 
 
 class TestExport:
