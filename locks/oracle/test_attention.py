@@ -91,6 +91,15 @@ class TestCausality:
         assert np.abs(o[:, :5] - want[:, :5]).max() < 1e-14
         assert np.isnan(o[:, 5]).all()
 
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_a_value_that_is_not_finite_does_not_travel_back(self, bad: float) -> None:
+        """A last value of the very first chunk reaches its own query alone, never the queries before it."""
+        q, k, v = problem(6, 0)
+        want = attention(q, k, v, 0)
+        v[:, 5] = bad
+
+        assert np.abs(attention(q, k, v, 0)[:, :5] - want[:, :5]).max() < 1e-14
+
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_a_score_that_is_not_finite_makes_its_rows_nan(self, bad: float) -> None:
         """An overflowed key is not dropped: every query that sees it is NaN, of its own kv head and sequence alone."""

@@ -140,9 +140,11 @@ class TestRefusals:
             mtp_forward(Run(bare), TOKENS, main().hidden, empty_cache(C, 2))
 
     def test_rows_must_pair(self) -> None:
-        """As many tokens as hidden states, and no row past the context."""
+        """As many tokens as hidden states, and no row past the context, which may be filled."""
         small = HeldWeights(dataclasses.replace(C, context=5), held().tensors)
         with pytest.raises(LanelockError, match="do not fit"):
             mtp_forward(RUN, TOKENS, main().hidden[:, :-1], empty_cache(C, 2))
         with pytest.raises(LanelockError, match="context of 5"):
             mtp_forward(Run(small), TOKENS[:, :6], main().hidden[:, :6], empty_cache(C, 2))
+
+        assert mtp_forward(Run(small), TOKENS[:, :5], main().hidden[:, :5], empty_cache(C, 2)).cache.k.shape[1] == 5

@@ -5,6 +5,7 @@ import pytest
 
 from oracle import projection as room
 from oracle.formats import Q8_0, q8_0_decode
+from oracle.model_weights import Tensor
 from oracle.projection import projection
 
 
@@ -32,6 +33,20 @@ class TestProjection:
         monkeypatch.setattr(room, "BLOCK_BYTES", rows * 8 * 64)
 
         assert np.abs(projection(x, q) - x @ q8_0_decode(q).T).max() < 1e-12
+
+    @pytest.mark.parametrize(("held", "rows"), [(1, 1), (8 * 64, 1), (3 * 8 * 64, 3), (70 * 8 * 64, 70)])
+    def test_no_more_rows_are_held_than_asked(self, held: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Blocks are as tall as the bytes allow, and one row where they allow none."""
+        tall: list[int] = []
+
+        def values(w: Tensor) -> np.ndarray:
+            tall.append(w.shape[0])
+            return np.asarray(w, np.float64)
+
+        monkeypatch.setattr(room, "BLOCK_BYTES", held)
+        projection(np.ones((1, 64)), np.ones((70, 64)), values)
+
+        assert (max(tall), sum(tall)) == (rows, 70)
 
     def test_widths_that_differ_are_refused(self) -> None:
         """Activations of 32 do not meet weights of 64."""
