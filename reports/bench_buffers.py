@@ -86,7 +86,7 @@ class Bench:
 
     def _make(self, p: Projection, bits: int, staged: Sequence[Memory]) -> Memory:
         codes, scales, packed, packed_scales = staged
-        keys = {"code_key": next(self.seed) * 0x9E3779B97F4A7C1, "scale_key": next(self.seed) * 0x9E3779B97F4A7C1}
+        keys = {"code_key": next(self.seed) * 0x9E3779B97F4A7, "scale_key": next(self.seed) * 0x9E3779B97F4A7}
         lowest = int(np.float16(1 / 80 / np.sqrt(p.K)).view(np.uint16))
         dims: dict[str, Value] = {**keys, "lowest_scale": lowest, "blocks": p.N * p.K // BLOCK}
         calls = [self.call(instance(kernel("synthetic")), dims, {"codes": codes, "scales": scales})]
