@@ -164,7 +164,9 @@ def run_once(
 
 
 def scalar_value(dims: Mapping[str, Value], scalar: Scalar) -> int | float:
-    """The value of a scalar argument, refused if it does not fit its C type."""
+    """The value of a scalar argument, refused if it is missing or does not fit its C type."""
+    if scalar.name not in dims:
+        raise LanelockError(f"argument {scalar.name} is missing; dims have {', '.join(dims)}")
     value = dims[scalar.name]
     if scalar.ctype == "float":
         return float(value)
