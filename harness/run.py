@@ -221,7 +221,8 @@ def run_kernel(
                 again = reproduce.hint(kind, kernel, dims, template or {}, {})
                 raise Race(
                     f"{inst.expression} on {dev.properties.name}: {name}{list(where)} is {first[name][where]} under "
-                    f"{runs[0][0]} and {value[where]} under {label}: a missing barrier or a race{again}"
+                    f"{runs[0][0]} and {value[where]} under {label}: a missing barrier or a race, "
+                    f"or bytes that belong to no buffer{again}"
                 )
     if first is None:
         raise LanelockError(f"{kernel.name}: no variant to run")

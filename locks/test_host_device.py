@@ -108,6 +108,16 @@ class TestBounds:
             r"\[--device host --schedule 9 --copies late --align end\]$", str(caught.value)
         )  # fmt: skip
 
+    def test_bytes_of_no_buffer_do_not_pass_for_data(self, host: HostDevice) -> None:
+        """What an alignment leaves between a buffer and its guard page differs between variants of a checked run.
+
+        Red: one canary for all, so that codes read beyond a buffer are equal in all variants.
+        """
+        y, _, at = probe.READ_AT.args
+        wide = replace(probe.READ_AT, args=(y, Buffer("x", "T", ("N",), "r", align=16), at))
+        with pytest.raises(Race, match=r"read_at<signed char> on host: y\[0\] .* or bytes that belong to no buffer"):
+            run_kernel(host, wide, {"N": 5, "at": 6}, {"x": np.ones(5, np.int8)}, {"T": "i8"})
+
     def test_free_checks_the_canary(self, host: HostDevice) -> None:
         """Memory is given back with its guards checked, and is gone also when the check fails."""
         memory = host.with_options(align="start").alloc("slack", 5)

@@ -19,22 +19,26 @@ char* reserve(size_t bytes) {
 bool open_pages(char* from, size_t bytes) { return !bytes || !mprotect(from, bytes, PROT_READ | PROT_WRITE); }
 void close_pages(char* from, size_t bytes) { mprotect(from, bytes, PROT_NONE); }
 
-static uint8_t canary_at(const char* p) { return static_cast<uint8_t>(CANARY >> (reinterpret_cast<uintptr_t>(p) % 2 * 8)); }
-
-constexpr uint64_t CANARY_WORD = 0x0001000100010001ull * CANARY;
-
-void fill_canary(char* from, const char* to) {
-  for (; from < to && reinterpret_cast<uintptr_t>(from) % 8; ++from) *from = static_cast<char>(canary_at(from));
-  for (; from + 8 <= to; from += 8) memcpy(from, &CANARY_WORD, 8);
-  for (; from < to; ++from) *from = static_cast<char>(canary_at(from));
+static uint8_t canary_at(const char* p, uint16_t canary) {
+  return static_cast<uint8_t>(canary >> (reinterpret_cast<uintptr_t>(p) % 2 * 8));
 }
 
-const char* find_changed_canary(const char* from, const char* to) {
+static uint64_t canary_word(uint16_t canary) { return 0x0001000100010001ull * canary; }
+
+void fill_canary(char* from, const char* to, uint16_t canary) {
+  const uint64_t word = canary_word(canary);
+  for (; from < to && reinterpret_cast<uintptr_t>(from) % 8; ++from) *from = static_cast<char>(canary_at(from, canary));
+  for (; from + 8 <= to; from += 8) memcpy(from, &word, 8);
+  for (; from < to; ++from) *from = static_cast<char>(canary_at(from, canary));
+}
+
+const char* find_changed_canary(const char* from, const char* to, uint16_t canary) {
+  const uint64_t word = canary_word(canary);
   while (from < to) {
     uint64_t seen;
-    if (reinterpret_cast<uintptr_t>(from) % 8 == 0 && from + 8 <= to && (memcpy(&seen, from, 8), seen == CANARY_WORD)) {
+    if (reinterpret_cast<uintptr_t>(from) % 8 == 0 && from + 8 <= to && (memcpy(&seen, from, 8), seen == word)) {
       from += 8;
-    } else if (static_cast<uint8_t>(*from) != canary_at(from)) {
+    } else if (static_cast<uint8_t>(*from) != canary_at(from, canary)) {
       return from;
     } else {
       ++from;
@@ -61,8 +65,8 @@ const Region* region_of(const char* address) {
 }
 
 static bool describe_change(const Region& r, char* text, size_t room) {
-  const char* at = find_changed_canary(r.pages, r.base);
-  if (!at) at = find_changed_canary(r.end, r.pages_end);
+  const char* at = find_changed_canary(r.pages, r.base, r.canary);
+  if (!at) at = find_changed_canary(r.end, r.pages_end, r.canary);
   if (!at) return false;
   const bool before = at < r.base;
   snprintf(text, room, "write %s the %s of buffer %s (%zu bytes) at byte offset %td", before ? "before" : "past",
@@ -84,15 +88,15 @@ extern "C" void* lanelock_alloc(const char* name, size_t bytes, size_t align, in
     munmap(mapping, pages + 2 * GUARD);
     return nullptr;
   }
-  Region r{mapping, pages + 2 * GUARD, mapping + GUARD, mapping + GUARD + pages, nullptr, nullptr, {}};
+  Region r{mapping, pages + 2 * GUARD, mapping + GUARD, mapping + GUARD + pages, nullptr, nullptr, CANARY[align_end != 0], {}};
   const uintptr_t first = reinterpret_cast<uintptr_t>(r.pages);
   const uintptr_t at = align_end ? (first + pages - bytes) / align * align : (first + align - 1) / align * align;
   r.base = reinterpret_cast<char*>(at);
   r.end = r.base + bytes;
   snprintf(r.name, sizeof r.name, "%s", name);
-  fill_canary(r.pages, r.base);
+  fill_canary(r.pages, r.base, r.canary);
   memset(r.base, POISON, bytes);
-  fill_canary(r.end, r.pages_end);
+  fill_canary(r.end, r.pages_end, r.canary);
   if (region_count == region_room) {
     region_room = region_room ? 2 * region_room : 64;
     regions = static_cast<Region*>(realloc(regions, region_room * sizeof(Region)));
@@ -117,7 +121,7 @@ extern "C" int lanelock_check(const void* address, char* text, size_t room) {
   const Region* r = region_of(static_cast<const char*>(address));
   if (!r) return snprintf(text, room, "address %p is in no buffer of this device", address), 1;
   if (!describe_change(*r, text, room)) return 0;
-  fill_canary(r->pages, r->base);
-  fill_canary(r->end, r->pages_end);
+  fill_canary(r->pages, r->base, r->canary);
+  fill_canary(r->end, r->pages_end, r->canary);
   return 1;
 }

@@ -16,7 +16,9 @@ constexpr size_t DYNAMIC_SHARED = 227 << 10;  // the most that sm_90 gives with 
 constexpr int MAX_ARRAYS = 64;
 constexpr int MAX_ARGUMENTS = 64;
 constexpr uint8_t POISON = 0xFF;
-constexpr uint16_t CANARY = 0xFFA5;  // NaN as float32 and as float16, and not the poison
+// NaN as float32 and as float16, and not the poison. Two, for the two alignments: a kernel whose result depends on bytes
+// between a buffer and the edge of its pages gives two results.
+constexpr uint16_t CANARY[2] = {0x7FC3, 0xFFA5};
 
 using Thunk = void (*)(void* const*);
 
@@ -76,13 +78,14 @@ struct Region {
   size_t mapped;  // with guards
   char *pages, *pages_end;
   char *base, *end;  // what belongs to the caller
+  uint16_t canary;
   char name[96];
 };
 char* reserve(size_t bytes);  // inaccessible addresses
 bool open_pages(char* from, size_t bytes);
 void close_pages(char* from, size_t bytes);
-void fill_canary(char* from, const char* to);
-const char* find_changed_canary(const char* from, const char* to);
+void fill_canary(char* from, const char* to, uint16_t canary);
+const char* find_changed_canary(const char* from, const char* to, uint16_t canary);
 const Region* region_of(const char* address);  // the region whose mapping holds the address
 // shared.cpp
 char* place_shared(SharedArray*);

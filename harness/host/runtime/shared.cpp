@@ -11,13 +11,15 @@ static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * u
 
 static char* copy_pages(const SharedArray& a, unsigned rank) { return a.mapping + SHARED_GUARD + rank * a.stride; }
 
+static uint16_t canary() { return CANARY[running.launch->align_end != 0]; }
+
 static void poison(const SharedArray& a) {
   for (unsigned r = 0; r < running.launch->cluster; ++r) {
     char* pages = copy_pages(a, r);
     char* base = a.address + r * a.stride;
-    fill_canary(pages, base);
+    fill_canary(pages, base, canary());
     memset(base, POISON, a.bytes);
-    fill_canary(base + a.bytes, pages + a.pages);
+    fill_canary(base + a.bytes, pages + a.pages, canary());
   }
 }
 
@@ -96,8 +98,8 @@ void check_shared() {
     const SharedArray& a = *running.arrays[i];
     for (unsigned r = 0; r < running.launch->cluster; ++r) {
       const char *pages = copy_pages(a, r), *base = a.address + r * a.stride;
-      const char* at = find_changed_canary(pages, base);
-      if (!at) at = find_changed_canary(base + a.bytes, pages + a.pages);
+      const char* at = find_changed_canary(pages, base, canary());
+      if (!at) at = find_changed_canary(base + a.bytes, pages + a.pages, canary());
       if (!at) continue;
       const Dim3 b = running.blocks[r].index;
       return fail_outside(OUT_OF_BOUNDS, "write %s shared array %s (%u bytes) at byte offset %td, in block (%u, %u, %u)",
