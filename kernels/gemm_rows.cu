@@ -1,7 +1,8 @@
 // Rows-in-M tile, for prefill: 128 rows of activations in the rows of the fragments, weights in their columns.
 //
-// 8 warps, 2 along the rows and 4 along the weights; a warp owns 64 rows by PANELS * 16 weights. Two warps a scheduler hide
-// little, so that the products of a step of 16 rows are issued before the sums of the step before it are added.
+// 8 warps, 2 along the rows and 4 along the weights; a warp owns 64 rows by PANELS * 16 weights. Per block of 32 and 8192
+// integer operations a warp then spends one mma and 8 float operations, and its operand loads are shared by 4 or 8 mma.
+// More warps of smaller tiles were slower (an H200, 512 rows x 16384 x 5120: 8 warps 437 us, 12 warps 522, 16 warps 540).
 // The sums of the slices before the one in progress are touched 8 times a tile: those of a wide tile wait in shared memory.
 #include "projection_tile.cuh"
 
@@ -10,10 +11,10 @@ constexpr int M = 128, ROW_WARPS = 2, WEIGHT_WARPS = 4, WARPS = ROW_WARPS * WEIG
 template <int WORDS, class WEIGHTS, int PANELS, int STAGES>
 __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y, int pitch,
                                       int rows) {
-  using X = lane::ActivationStage<WORDS, M, WEIGHTS::BLOCKS>;
+  using X = lane::ActivationStage<WORDS, M, WEIGHTS::BLOCKS, M_TILES>;
   constexpr int BLOCK_PANELS = WEIGHT_WARPS * PANELS, STAGE = X::BYTES + BLOCK_PANELS * WEIGHTS::BYTES, N_TILES = 2 * PANELS;
   constexpr int SUMS = M_TILES * N_TILES * 4;  // of a thread
-  constexpr int UNROLL = 1;
+  constexpr int UNROLL = WORDS == 1 && WEIGHTS::TILED ? 2 : 1;  // blocks of 32 that overlap, as registers allow
   constexpr bool SHARED_TOTALS = PANELS > 1;
   static_assert(STAGES * STAGE + (SHARED_TOTALS ? 128 * SUMS * WARPS : 0) <= lane::SHARED_BUDGET,
                 "gemm_rows: the stages do not fit into the shared memory of a block");
@@ -58,26 +59,21 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
 #pragma unroll
           for (int i = 0; i < 4; ++i) s[2 * p + i / 2][i % 2] = WEIGHTS::scale(w + p * WEIGHTS::BYTES, i / 2 * 8 + 2 * t + i % 2, b);
         }
-        int d[2][N_TILES][WORDS][4];
+        float xs[M_TILES][2];
+        X::scales(xs, x, row_of_warp, b);
 #pragma unroll
-        for (int m = 0; m <= M_TILES; ++m) {
-          if (m < M_TILES) {
-            unsigned a[WORDS][4];
+        for (int m = 0; m < M_TILES; ++m) {
+          unsigned a[WORDS][4];
 #pragma unroll
-            for (int word = 0; word < WORDS; ++word) X::Codes::row_fragment(a[word], X::word(x, word), row_of_warp + 16 * m, b);
+          for (int word = 0; word < WORDS; ++word) X::Codes::row_fragment(a[word], X::word(x, word), row_of_warp + 16 * m, b);
 #pragma unroll
-            for (int n = 0; n < N_TILES; ++n)
+          for (int n = 0; n < N_TILES; ++n) {
+            const unsigned operand[2] = {fragment[n / 2][n % 2 * 2], fragment[n / 2][n % 2 * 2 + 1]};
+            int d[WORDS][4];
 #pragma unroll
-              for (int word = 0; word < WORDS; ++word) {
-                const unsigned operand[2] = {fragment[n / 2][n % 2 * 2], fragment[n / 2][n % 2 * 2 + 1]};
-                lane::mma_s8(d[m % 2][n][word], a[word], operand, lane::MAGIC);
-              }
+            for (int word = 0; word < WORDS; ++word) lane::mma_s8(d[word], a[word], operand, lane::MAGIC);
+            lane::add_products<WORDS, false>(acc[m * N_TILES + n], d, s[n], xs[m]);
           }
-          if (m == 0) continue;
-          const int r = row_of_warp + 16 * (m - 1) + g;
-          const float xs[2] = {X::scale(x, r, b), X::scale(x, r + 8, b)};
-#pragma unroll
-          for (int n = 0; n < N_TILES; ++n) lane::add_products<WORDS, false>(acc[(m - 1) * N_TILES + n], d[(m - 1) % 2][n], s[n], xs);
         }
       }
       if (!at.closes()) return;

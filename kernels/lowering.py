@@ -97,7 +97,7 @@ def candidates(
     bits = 4 if lane.q4 and projection.q4 else 8
     form = ("_tiled" if tuning.tiled else "") + ("_q4" if bits == 4 else "")
     if rows >= tuning.prefill_rows:
-        yield from _prefill(projection, rows, lane, machine, form)
+        yield from _prefill(projection, rows, lane, machine, tuning, form)
     # on the host a matrix product is one call of the model, and a GEMV many shuffles
     if form == "" and rows <= tuning.gemv_rows and not machine.is_host:
         yield _gemv_rows(lane, rows)
@@ -107,21 +107,24 @@ def candidates(
         yield _gemv_rows(lane, rows)
         for name in ("gemv_register", "gemv_staged"):
             yield name, {"WORDS": lane.words, "SEQS": 1 if rows == 1 else 8}, {}
-        split = _split(projection, ceil_div(rows, 32), 64, machine, tuning)
+        split = _split(projection, ceil_div(rows, 32), 64, machine, tuning.blocks_per_sm, tuning)
         yield "gemm_dp4a", {"WORDS": lane.words, "CHUNK": 128}, split
         yield "gemm_mma", {"WORDS": lane.words}, {}
-    yield from _prefill(projection, rows, lane, machine, form)
+    yield from _prefill(projection, rows, lane, machine, tuning, form)
 
 
 def _gemv_rows(lane: Lane, rows: int) -> Candidate:
     return "gemv_rows", {"WORDS": lane.words, "SEQS": _least(SEQS, rows)}, {}
 
 
-def _prefill(projection: Projection, rows: int, lane: Lane, machine: Machine, form: str) -> Iterator[Candidate]:
+def _prefill(
+    projection: Projection, rows: int, lane: Lane, machine: Machine, tuning: Tuning, form: str
+) -> Iterator[Candidate]:
     """The wide rows-in-M tile where it fills the machine, else the narrow one."""
     wide = ceil_div(projection.N, 128) * ceil_div(rows, 128) >= machine.multiprocessors
-    for suffix, panels in (("_wide", 2), ("", 1)) if wide else (("", 1), ("_wide", 2)):
-        yield f"gemm_rows{form}{suffix}", _words(lane, form) | {"PANELS": panels}, {}
+    for suffix, tile in (("_wide", 128), ("", 64)) if wide else (("", 64), ("_wide", 128)):
+        split = _split(projection, ceil_div(rows, 128), tile, machine, tuning.prefill_blocks_per_sm, tuning)
+        yield f"gemm_rows{form}{suffix}", _words(lane, form), split
 
 
 def _tensor_core(
@@ -131,7 +134,7 @@ def _tensor_core(
     cols = _least(COLS, rows)
     for warps in sorted({tuning.warps, 2, 1}, reverse=True):
         if warps <= tuning.warps:
-            split = _split(projection, ceil_div(rows, cols), 16 * warps, machine, tuning)
+            split = _split(projection, ceil_div(rows, cols), 16 * warps, machine, tuning.blocks_per_sm, tuning)
             yield f"gemm_tc{form}", _words(lane, form) | {"COLS": cols}, {"warps": warps, **split}
 
 
@@ -145,12 +148,14 @@ def _least(sizes: tuple[int, ...], rows: int) -> int:
     return next((s for s in sizes if s >= rows), sizes[-1])
 
 
-def _split(projection: Projection, row_blocks: int, tile: int, machine: Machine, tuning: Tuning) -> dict[str, Value]:
+def _split(
+    projection: Projection, row_blocks: int, tile: int, machine: Machine, blocks_per_sm: int, tuning: Tuning
+) -> dict[str, Value]:
     """Blocks along K, doubled until the machine has work for so many blocks an SM."""
     splits, blocks = 1, ceil_div(projection.N, tile) * row_blocks
     if not projection.planes or projection.K < 256:
         return {"splits": 1}
-    while 2 * splits <= tuning.max_splits and blocks * splits < tuning.blocks_per_sm * machine.multiprocessors:
+    while 2 * splits <= tuning.max_splits and blocks * splits < blocks_per_sm * machine.multiprocessors:
         splits *= 2
     return {"splits": splits}
 

@@ -96,6 +96,7 @@ struct WeightRows {
   static_assert(BITS == 8 || BITS == 4, "weight codes have 8 bits (Q8_0) or 4 (Q4)");
   using Codes = CodeRows<16, BLOCKS * UNIT>;
   static constexpr int BYTES = Codes::BYTES + 32 * BLOCKS;
+  static constexpr bool TILED = false;
 
   const unsigned char* codes;
   const half_t* scales;
@@ -151,6 +152,7 @@ struct WeightRows {
 template <int BITS, int CHUNK = 128>
 struct WeightPanels {
   static constexpr int BLOCKS = 4, UNIT = 4 * BITS, CODES = 16 * BLOCKS * UNIT, BYTES = CODES + 32 * BLOCKS;
+  static constexpr bool TILED = true;
   static_assert(CHUNK == QUANTUM * BLOCKS, "pre-tiled weights come in chunks of 4 blocks");
 
   const unsigned char* panels;
@@ -196,8 +198,9 @@ struct WeightPanels {
   }
 };
 
-// A chunk of ROWS rows of activations in shared memory: codes [word][row], then scales [block][row].
-template <int WORDS, int ROWS, int BLOCKS>
+// A chunk of ROWS rows of activations in shared memory: codes [word][row], then scales [block][place of the row]. With
+// TILES > 0 the scales that a lane needs of a warp's TILES fragments of 16 rows lie side by side.
+template <int WORDS, int ROWS, int BLOCKS, int TILES = 0>
 struct ActivationStage {
   using Codes = CodeRows<ROWS, BLOCKS * QUANTUM>;
   static constexpr int CODES = WORDS * Codes::BYTES, BYTES = CODES + ROWS * BLOCKS * 4;
@@ -221,14 +224,34 @@ struct ActivationStage {
     for (int i = 0; i < (ROWS + STEP - 1) / STEP; ++i) {
       const int r = thread / BLOCKS + i * STEP;
       if (ROWS % STEP != 0 && r >= ROWS) break;
-      cp_async4(s + j * ROWS + r, from_scale + j + widened(first + r < rows ? r : rows - 1 - first, KB));
+      cp_async4(s + j * ROWS + place(r), from_scale + j + widened(first + r < rows ? r : rows - 1 - first, KB));
     }
   }
 
   __device__ static const unsigned char* word(const unsigned char* stage, int w) { return stage + w * Codes::BYTES; }
 
   __device__ static float scale(const unsigned char* stage, int r, int b) {
-    return reinterpret_cast<const float*>(stage + CODES)[b * ROWS + r];
+    return reinterpret_cast<const float*>(stage + CODES)[b * ROWS + place(r)];
+  }
+
+  // the scales of rows g and g + 8 of each fragment of the warp whose rows begin at `first`
+  template <int COUNT>
+  __device__ static void scales(float (&xs)[COUNT][2], const unsigned char* stage, int first, int b) {
+    static_assert(COUNT == TILES && COUNT % 2 == 0, "scales: a lane loads those of two fragments at once");
+    const auto* from = reinterpret_cast<const float*>(stage + CODES) + b * ROWS + place(first + threadIdx.x % 32 / 4);
+#pragma unroll
+    for (int m = 0; m < TILES; m += 2) {
+      const uint4 four = load16(from + 2 * m);
+      xs[m][0] = from_bits(four.x), xs[m][1] = from_bits(four.y);
+      xs[m + 1][0] = from_bits(four.z), xs[m + 1][1] = from_bits(four.w);
+    }
+  }
+
+ private:
+  __device__ static int place(int r) {
+    if constexpr (TILES == 0) return r;
+    constexpr int WARP_ROWS = TILES > 0 ? 16 * TILES : 1;
+    return r / WARP_ROWS * WARP_ROWS + r % 8 * (2 * TILES) + r % WARP_ROWS / 8;
   }
 };
 

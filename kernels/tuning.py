@@ -9,6 +9,15 @@ from oracle.errors import LanelockError
 #: The environment variable that holds changed fields, as one JSON object.
 VARIABLE = "LANELOCK_TUNING"
 
+#: Field -> least and largest value.
+RANGES = {
+    "gemv_rows": (0, 8),
+    "blocks_per_sm": (1, 16),
+    "prefill_blocks_per_sm": (1, 16),
+    "max_splits": (1, 8),
+    "warps": (1, 8),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -21,6 +30,7 @@ class Tuning:
     stay in rows).
     prefill_rows: from so many rows on the rows-in-M tile is used.
     blocks_per_sm: a projection is split along K until so many blocks an SM have work.
+    prefill_blocks_per_sm: the same for prefill, whose blocks are few and long.
     max_splits: most blocks along K.
     warps: height of a tensor-core tile in panels of 16 weight rows.
     split_tokens: a pass of up to so many tokens splits attention along the context where blocks are few.
@@ -32,6 +42,7 @@ class Tuning:
     prefill_rows: int = 128
     stream_rows: int = 64
     blocks_per_sm: int = 2
+    prefill_blocks_per_sm: int = 4
     max_splits: int = 8
     warps: int = 4
     split_tokens: int = 8
@@ -41,7 +52,7 @@ class Tuning:
             value, default = getattr(self, field.name), field.default
             if type(value) is not type(default):
                 raise LanelockError(f"tuning: {field.name} = {value!r} must be of type {type(default).__name__}")
-        for name, low, high in (("max_splits", 1, 8), ("warps", 1, 8), ("gemv_rows", 0, 8), ("blocks_per_sm", 1, 16)):
+        for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise LanelockError(f"tuning: {name} = {getattr(self, name)} must be between {low} and {high}")
 

@@ -99,6 +99,14 @@ REFUSALS: tuple[Refusal, ...] = (
         code="template struct lane::WeightPanels<8, 64>;\n",
     ),
     Refusal("copy: a thread keeps its unit of a row", "gemm_tc.cu", expression="gemm_tc<1, 8, 1024, 1>"),
+    Refusal(
+        "scales: a lane loads those of two fragments at once",
+        "projection_tile.cuh",
+        code=(
+            "__global__ void forbidden(float* p, unsigned char* s) { float xs[3][2]; "
+            "lane::ActivationStage<1, 48, 4, 3>::scales(xs, s, 0, 0); p[0] = xs[0][0]; }\n"
+        ),
+    ),
     Refusal("a ring has at least one stage", "gemm_tc.cu", expression="gemm_tc<1, 8, 128, 0>"),
     Refusal(
         "gemm_tc: a block holds 8 to 64 sequences, 8 a fragment",

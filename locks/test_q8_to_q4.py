@@ -82,6 +82,16 @@ class TestConversion:
 
         assert scales.tolist() == [[float(np.float16(np.float32(abs(code)) / np.float32(7))), 1.0]]
 
+    def test_ties_go_to_even(self, device: Device) -> None:
+        """Half of the largest code, at scale 7, is 3.5 new codes exactly: 4. Red: the scales divided first."""
+        most = np.arange(10, 127, 2)
+        codes = np.zeros((len(most), BLOCK), np.int8)
+        codes[:, 0], codes[:, 1], codes[:, 2] = most, most // 2, -most // 2
+        packed, scales = convert(device, codes, np.full((len(most), 1), 7, np.float16))
+
+        assert scales[:, 0].tolist() == most.tolist()
+        assert q4_unpack(packed)[:, :3].tolist() == [[7, 4, -4]] * len(most)
+
     def test_values_are_within_half_a_scale(self, device: Device, share: Share) -> None:
         """A value moves by half of the new scale at most. Red: a code rounded towards zero."""
         codes, scales = weights(4, 3, 640)
