@@ -193,7 +193,8 @@ class TestSpec:
         for index in ([256], [0, 7, 300], [-1]):
             with pytest.raises(LanelockError, match="'emb'"):
                 weights.rows("emb", np.array(index))
-        assert weights.rows("emb", np.array([255, 0])).shape == (2, 96)
+        for index in ([255, 0], []):
+            assert weights.rows("emb", np.array(index, np.int64)).shape == (len(index), 96)
 
     def test_origin_says_what_was_done(self) -> None:
         """An import says whether codes were taken over or made."""

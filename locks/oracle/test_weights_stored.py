@@ -235,5 +235,8 @@ class TestExport:
         tokens = fields["tokenizer.ggml.tokens"].contents()
 
         assert (len(tokens), len(set(tokens))) == (300, 300)
-        assert [tokens[byte] for byte in b"A \n"] == ["A", "\u0120", "\u010a"]
+        # the ends of GPT-2's three printable ranges, and the bytes beside them.
+        spelled = {0x00: 0x100, 0x0A: 0x10A, 0x20: 0x120, 0x21: 0x21, 0x7E: 0x7E, 0x7F: 0x121, 0xA0: 0x142, 0xA1: 0xA1,
+                   0xAC: 0xAC, 0xAD: 0x143, 0xAE: 0xAE, 0xFF: 0xFF}
+        assert {byte: ord(tokens[byte]) for byte in spelled} == spelled
         assert fields["tokenizer.ggml.token_type"].contents() == [1] * 256 + [5] * 44

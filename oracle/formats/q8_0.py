@@ -81,7 +81,7 @@ def _blocks(x: NDArray[Any], name: str) -> NDArray[np.float32]:
     if x.ndim != 2 or x.shape[1] % BLOCK:
         raise LanelockError(f"{name}: Q8_0 takes a matrix with a multiple of 32 columns, not shape {x.shape}.")
     with np.errstate(over="ignore"):
-        return x.astype(np.float32).reshape(x.shape[0], -1, BLOCK)
+        return x.astype(np.float32).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
 
 
 def _refuse(bad: NDArray[np.bool_], name: str, what: str) -> None:
