@@ -101,7 +101,7 @@ FAMILIES = (("gemm*", "projection"), ("gemv*", "projection"), ("projection_strea
             ("projection_tile", "projection"))  # fmt: skip
 
 #: Folders whose files form stem rooms.
-STEM_FOLDERS = ("kernels", "oracle/bits")
+STEM_FOLDERS = ("kernels", "oracle", "oracle/bits")
 SOURCES = (".cu", ".cuh", ".py", ".cpp", ".hpp", ".h")
 
 
