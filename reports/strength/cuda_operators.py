@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from reports.strength import edit
+from reports.strength.active import inactive
 from reports.strength.edit import Edit
 
 _MASKED = re.compile(
@@ -26,8 +27,14 @@ _CALL = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 
 
 def masked(text: str) -> str:
-    """The text with everything that is not code blanked, line breaks kept."""
-    return _MASKED.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+    """The text with everything that is not code, or not compiled here, blanked; line breaks kept."""
+    for start, end in inactive(text):
+        text = text[:start] + _blank(text[start:end]) + text[end:]
+    return _MASKED.sub(lambda m: _blank(m.group()), text)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 def _swapped(match: re.Match[str]) -> str:

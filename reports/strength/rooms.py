@@ -75,7 +75,7 @@ SPECIAL: tuple[Room, ...] = (
     Room(
         "host_device",
         ("harness/host/*.py", "harness/host/runtime/*", "kernels/device.cuh"),
-        ("locks/test_host_device.py", "locks/test_primitives.py", "locks/test_functions.py"),
+        ("locks/test_host_device.py", "locks/test_primitives.py", "locks/test_quantize.py", "locks/test_functions.py"),
     ),
     _oracle("functions", "functions", "functions"),
     _oracle(
