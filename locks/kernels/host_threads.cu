@@ -46,13 +46,16 @@ barriers_in_a_row(int* __restrict__ y /* [threads] */, int rounds) {
   y[t] = v;
 }
 
-// even warps have a barrier of their own, and odd ones; `id` may not exist, and the two may disagree about the size of one
+// Even warps have a barrier of their own, and odd ones; the last warp comes late, after the third has passed its own.
+// `id` may not exist, and the two may disagree about the size of one.
 __global__ void __launch_bounds__(128)
 barrier_by_name(int* __restrict__ y /* [128] */, unsigned id, int wrong) {
   SHARED(int, x, [128]);
   const unsigned t = threadIdx.x, odd = t / 32 % 2;
+  if (t / 32 == 3) lane::named_barrier(id + 2, 64);
   x[t] = static_cast<int>(t);
   lane::named_barrier(wrong ? id : id + odd, wrong ? 80 + odd : 64);
+  if (t / 32 == 2) lane::named_barrier(id + 2, 64);
   y[t] = x[(t + 64) % 128];
 }
 
