@@ -3,7 +3,7 @@
 Control buffers, int32 a sequence: `slot` (-1: takes no part), `position` (tokens consumed), `end` (positions it may
 fill), `current` (the token to consume next), `flags` (0: live), `history` (picks by position). What the last pass left
 for the draft head: `hidden` rows and the `accepted` tokens behind them, `pending` of them from position `began` on.
-`taken`: rows of the last verify that the recurrent state still has to replay. A prefill chunk is described by `chunk.*`.
+`taken`: rows of the last verify that the recurrent state still has to replay. `chunk.*` describes a prefill chunk.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def prefill(s: Setting, T: int, *, drafts: bool, first: bool) -> Iterator[Launch
     yield last_rows(s, "hidden", Ref("chunk.hidden"), 1, Ref("chunk.last"), Ref("hidden"))
     yield quantize_rows(s, "last_codes", Ref("chunk.hidden"), B, d)
     yield head(s, B, Ref("chunk.logits"))
-    yield pick(s, "pick", B, Ref("chunk.logits"), Ref("chunk.picks"), Ref("chunk.flags"))
+    yield from pick(s, "pick", B, Ref("chunk.logits"), Ref("chunk.picks"), Ref("chunk.flags"))
     yield accept(s, 1, Ref("chunk.tokens"), "chunk.", Ref("chunk.last"), None)
 
 
@@ -90,7 +90,7 @@ def step(s: Setting, T: int, *, verify: bool) -> Iterator[Launch]:
     yield from layers(s, rows, verify)
     yield final(s, last_block(s), "on", T * s.B, Ref("hidden"))
     yield head(s, T * s.B, Ref("logits"))
-    yield pick(s, "pick", T * s.B, Ref("logits"), Ref("step.picks"), Ref("step.flags"))
+    yield from pick(s, "pick", T * s.B, Ref("logits"), Ref("step.picks"), Ref("step.flags"))
     yield accept(s, T, Ref("step.tokens"), "step.", rows.length, Ref("taken") if verify else None)
 
 
@@ -132,7 +132,13 @@ def draft_pick(s: Setting, T: int, count: Ref, drafts: Ref) -> Iterator[Launch]:
     yield last_rows(s, "mtp.last", Ref("draft.hidden"), T, count, Ref("draft.last"))
     yield quantize_rows(s, "mtp.last_codes", Ref("draft.last"), s.B, s.config.d)
     yield head(s, s.B, Ref("draft.logits"))
-    yield pick(s, "mtp.pick", s.B, Ref("draft.logits"), drafts, Ref("draft.flags"))
+    yield from pick(s, "mtp.pick", s.B, Ref("draft.logits"), drafts, Ref("draft.flags"))
+
+
+def draft_rows(s: Setting) -> Iterator[Launch]:
+    """Logits of the first rows of `draft.hidden`, for whoever looks at the draft head by itself."""
+    yield quantize_rows(s, "mtp.codes", Ref("draft.hidden"), s.B, s.config.d)
+    yield head(s, s.B, Ref("draft.logits"))
 
 
 def draft(s: Setting, T: int, k: int) -> Iterator[Launch]:
@@ -162,12 +168,14 @@ def programs(s: Setting, chunk: int, drafts: int) -> dict[str, tuple[Launch, ...
     made: dict[str, Iterator[Launch]] = {
         "prefill.first": prefill(s, chunk, drafts=k > 0, first=True),
         "prefill.next": prefill(s, chunk, drafts=k > 0, first=False),
-        "step": step(s, 1, verify=False),
+        # beside drafts a plain step is a verify of one row, so that `commit` follows either
+        "step": step(s, 1, verify=k > 0),
     }
     if k:
         made |= {
             "draft": draft(s, k + 1, k),
             "draft.fill": draft(s, k + 1, 0),
+            "draft.logits": draft_rows(s),
             "commit": commit(s, k + 1),
             "verify": step(s, k + 1, verify=True),
         }
@@ -177,7 +185,7 @@ def programs(s: Setting, chunk: int, drafts: int) -> dict[str, tuple[Launch, ...
 def make_plan(s: Setting, chunk: int, drafts: int = 0) -> Plan:
     """The plan of a decode. Raises LanelockError for a size that a kernel, a grid or the model refuses."""
     if not 1 <= chunk <= s.limit:
-        raise LanelockError(f"plan: a chunk of {chunk} tokens is not between 1 and the {s.limit} positions of the cache")
+        raise LanelockError(f"plan: a chunk of {chunk} tokens is not between 1 and the cache's {s.limit} positions")
     if not 0 <= drafts <= MOST_DRAFTS:
         raise LanelockError(f"plan: {drafts} drafts a step are not between 0 and {MOST_DRAFTS}")
     if drafts and not s.config.mtp:

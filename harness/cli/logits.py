@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cli.model_input import add_model_options, oracle_only, oracle_run, read_tokens, write_npy
+from harness.cli.engine_input import add_engine_options, chosen, engine_lane, engine_run
+from harness.cli.model_input import add_model_options, oracle_run, read_tokens, write_npy
+from harness.engine import prompt_logits
 from oracle.model import forward
 
 
@@ -19,25 +21,37 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--tokens", required=True, metavar="T", help="1,2,3 or a file of tokens")
     sub.add_argument("--all", action="store_true", help="rows of all positions, not of the last alone")
     sub.add_argument("--out", required=True, metavar="FILE.npy", type=Path, help="file to write, float64 [rows, vocab]")
+    add_engine_options(sub)
     sub.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> None:
     """Compute, write, and say what was written."""
-    oracle_only(args)
     start = time.monotonic()
     tokens = read_tokens(args.tokens)
-    with oracle_run(args, "logits") as oracle:
-        logits = forward(oracle, tokens[None], rows="all" if args.all else "last").logits[0]
+    config, logits = (from_oracle if args.engine == "oracle" else from_engine)(args, tokens)
     write_npy(args.out, logits)
-    say(args, oracle.config.name, logits, time.monotonic() - start)
+    say(args, config, logits, time.monotonic() - start)
+
+
+def from_oracle(args: argparse.Namespace, tokens: NDArray[np.int64]) -> tuple[str, NDArray[np.float64]]:
+    """Config name and rows from the oracle."""
+    with oracle_run(args, "logits") as oracle:
+        return oracle.config.name, forward(oracle, tokens[None], rows="all" if args.all else "last").logits[0]
+
+
+def from_engine(args: argparse.Namespace, tokens: NDArray[np.int64]) -> tuple[str, NDArray[np.float64]]:
+    """Config name and rows from a device, fed token by token: the same bits as from any chunk."""
+    with engine_run(args, chosen(args, limit=len(tokens), chunk=1)) as engine:
+        rows = prompt_logits(engine, tokens.tolist()).astype(np.float64)
+        return engine.setting.config.name, rows if args.all else rows[-1:]
 
 
 def say(args: argparse.Namespace, config: str, logits: NDArray[np.float64], seconds: float) -> None:
     """Print what was written: one line, or one JSON object."""
     best = np.argmax(np.where(np.isnan(logits), -np.inf, logits), axis=-1).tolist()
     faults = np.flatnonzero(~np.isfinite(logits).all(axis=-1)).tolist()
-    lane = args.lane or "f64"
+    lane = engine_lane(args)
     if args.json:
         print(json.dumps({"engine": args.engine, "lane": lane, "config": config, "out": str(args.out),
                           "shape": list(logits.shape), "argmax": best, "not_finite_rows": faults,

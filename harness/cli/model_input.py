@@ -33,12 +33,6 @@ def add_model_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--json", action="store_true", help="print JSON")
 
 
-def oracle_only(args: argparse.Namespace) -> None:
-    """Raise LanelockError for an engine that this release does not run yet."""
-    if args.engine != "oracle":
-        raise LanelockError(f"engine {args.engine!r} comes with a later release; this one runs --engine oracle.")
-
-
 def open_weights(args: argparse.Namespace) -> Weights:
     """Weights as named, Q8_0 where a lane asks for its formats. Raises LanelockError as `load` does."""
     weights = load(args.weights, None if args.config is None else load_config(args.config))

@@ -1,6 +1,19 @@
 """Runs plans: memory for a plan's buffers, its weights, and the decode loop over its programs."""
 
 from harness.engine.decode import Request, Stream, decode
-from harness.engine.memory import Engine, open_engine
+from harness.engine.memory import Engine, captured, open_engine
+from harness.engine.rows import draft_logits, prompt_logits
+from harness.engine.session import Choice, opened
 
-__all__ = ["Engine", "Request", "Stream", "decode", "open_engine"]
+__all__ = [
+    "Choice",
+    "Engine",
+    "Request",
+    "Stream",
+    "captured",
+    "decode",
+    "draft_logits",
+    "open_engine",
+    "opened",
+    "prompt_logits",
+]

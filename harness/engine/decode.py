@@ -63,35 +63,42 @@ def check_request(engine: Engine, request: Request, index: int) -> None:
 
 
 def decode(
-    engine: Engine, requests: Sequence[Request], drafts: int = 0, watch: Watcher | None = None
+    engine: Engine,
+    requests: Sequence[Request],
+    watch: Watcher | None = None,
+    plain: Callable[[int], bool] = lambda _step: False,
 ) -> list[Stream]:
     """Greedy streams of all requests, in order; more requests than lanes wait for one to leave.
 
-    drafts 0 decodes plainly; k = 1..4 needs a plan made with k drafts. Raises LanelockError for a request that does not
-    fit, before anything runs.
+    A plan made with drafts speculates, but for the steps that `plain` says. The tokens are the same either way. Raises
+    LanelockError for a request that does not fit, before anything runs.
     """
     for i, request in enumerate(requests):
         check_request(engine, request, i)
     streams = [Stream(request) for request in requests]
     waiting = deque(range(len(requests)))
     lanes: list[int | None] = [None] * engine.setting.B
+    step = 0
     while waiting or any(lane is not None for lane in lanes):
         entering = _admit(engine, lanes, waiting, streams)
         if entering:
-            prefill(engine, {b: streams[i].request for b, i in entering.items()}, drafts > 0)
+            prefill(engine, {b: streams[i].request for b, i in entering.items()})
             _collect(engine, entering, streams, watch, "chunk.logits")
         running = {b: i for b, i in enumerate(lanes) if i is not None and not streams[i].stopped}
         if running:
-            for program in step_programs(drafts):
+            for program in step_programs(engine, plain(step)):
                 engine.run(program)
+            step += 1
             _collect(engine, running, streams, watch, "logits")
         _release(engine, lanes, streams)
     return streams
 
 
-def step_programs(drafts: int) -> tuple[str, ...]:
-    """The programs of one step."""
-    return ("draft", "commit", "verify") if drafts else ("step",)
+def step_programs(engine: Engine, plain: bool = False) -> tuple[str, ...]:
+    """The programs of one step; beside drafts a plain one still feeds the draft head and commits the step before."""
+    if "verify" not in engine.plan.programs:
+        return ("step",)
+    return ("draft.fill", "commit", "step") if plain else ("draft", "commit", "verify")
 
 
 def _admit(engine: Engine, lanes: list[int | None], waiting: deque[int], streams: list[Stream]) -> dict[int, int]:
@@ -125,8 +132,8 @@ def chunks(lengths: Sequence[int], width: int) -> Iterator[tuple[int, list[int]]
         yield start, [min(max(n - start, 0), width) for n in lengths]
 
 
-def prefill(engine: Engine, entering: dict[int, Request], drafts: bool) -> None:
-    """Feed the prompts of the lanes that enter; every other lane takes no part."""
+def prefill(engine: Engine, entering: dict[int, Request], then: Callable[[], None] | None = None) -> None:
+    """Feed the prompts of the lanes that enter; every other lane takes no part. `then` is called after each chunk."""
     B, width = engine.setting.B, chunk_width(engine)
     prompts = [entering[b].prompt if b in entering else () for b in range(B)]
     for start, lengths in chunks([len(p) for p in prompts], width):
@@ -136,9 +143,11 @@ def prefill(engine: Engine, entering: dict[int, Request], drafts: bool) -> None:
         length = np.array(lengths, np.int32)
         ends = np.array([n > 0 and start + n == len(p) for n, p in zip(lengths, prompts, strict=True)])
         _write_chunk(engine, start, tokens, length, ends)
-        for b in np.flatnonzero(ends):
-            _set(engine, int(b), position=start + int(length[b]) - 1)
+        for b in np.flatnonzero(ends).tolist():
+            _set(engine, b, position=start + lengths[b] - 1)
         engine.run("prefill.first" if start == 0 else "prefill.next")
+        if then is not None:
+            then()
 
 
 def _write_chunk(engine: Engine, start: int, tokens: np.ndarray, length: np.ndarray, ends: np.ndarray) -> None:

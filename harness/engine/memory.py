@@ -1,12 +1,12 @@
 """An engine: a plan with memory on a device, its kernels built and its weights loaded."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from harness.device import Argument, Device, Memory
+from harness.device import Argument, Device, Graph, Memory
 from harness.engine.generate import maker
 from harness.engine.load import load_weights
 from kernels.entry import DTYPES
@@ -16,16 +16,24 @@ from oracle.errors import LanelockError
 from oracle.model_weights import Weights
 from oracle.rope import rope_table
 
+#: Called after every launch of an eager program: (program, launch).
+After = Callable[[str, Launch], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A plan on a device. memory: plan buffer name -> device memory; built: C++ expression -> built kernel."""
+    """A plan on a device. memory: plan buffer name -> device memory; built: C++ expression -> built kernel.
+
+    graphs: programs that replay what was captured once. after: called after every launch; it makes all runs eager.
+    """
 
     device: Device
     setting: Setting
     plan: Plan
     memory: Mapping[str, Memory]
     built: Mapping[tuple[str, str], Any]
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    after: After | None = None
 
     def read(self, name: str) -> np.ndarray:
         """A whole buffer as a flat array of its dtype; waits for earlier launches."""
@@ -42,9 +50,14 @@ class Engine:
         self.device.write(self.memory[name], flat.view(np.uint8), offset * dtype.itemsize)
 
     def run(self, program: str, stream: Any = None) -> None:
-        """Launch a program once, in order."""
+        """Launch a program once, in order: its graph where it was captured."""
+        if program in self.graphs and self.after is None:
+            self.graphs[program].replay(stream)
+            return
         for item in self.plan.programs[program]:
             self.launch(item, stream)
+            if self.after is not None:
+                self.after(program, item)
 
     def launch(self, item: Launch, stream: Any = None) -> None:
         """Launch one entry of a program."""
@@ -62,6 +75,20 @@ class Engine:
         """Give all memory back; a guard that changed raises OutOfBounds."""
         for memory in self.memory.values():
             self.device.free(memory)
+
+
+def captured(engine: Engine) -> Engine:
+    """The same engine with every program of a decode captured once, to be replayed from then on.
+
+    Error:  none: a replay gives the bits of the eager launches. Raises DeviceError where a capture fails.
+    """
+    graphs: dict[str, Graph] = {}
+    for program in engine.plan.programs:
+        if not program.startswith("load."):
+            with engine.device.capture() as stream:
+                replace(engine, graphs={}).run(program, stream)
+            graphs[program] = stream.graph
+    return replace(engine, graphs=graphs)
 
 
 def _key(item: Launch) -> tuple[str, str]:

@@ -18,8 +18,7 @@ MISTAKES = [
     (["logits", "--tokens", ""], "no tokens"),
     (["logits", "--tokens", "256"], "token 0 is 256, outside the vocabulary of 256"),
     (["logits", "--tokens", "1", "--lane", "a9"], "no lane 'a9'"),
-    (["logits", "--tokens", "1", "--engine", "host"], "engine 'host' comes with a later release"),
-    (["mtp-logits", "--tokens", "1,2", "--engine", "cuda"], "engine 'cuda' comes with a later release"),
+    (["logits", "--tokens", "1", "--engine", "host", "--lane", "fp8c"], "lane 'fp8c' is not one that kernels are built"),
     (["mtp-logits", "--tokens", "1"], "two tokens"),
 ]
 
@@ -139,7 +138,7 @@ class TestMistakes:
     @pytest.mark.parametrize(("args", "sentence"), [
         (["--n", "3"], "either --tokens or --batch"), (["--tokens", "1", "--batch", "x.json", "--n", "3"], "either"),
         (["--tokens", "1", "--n", "0"], "at least one"), (["--batch", "missing.json", "--n", "1"], "missing.json"),
-        (["--tokens", "1", "--n", "2", "--engine", "cuda"], "later release")])
+        (["--tokens", "1", "--n", "2", "--drafts", "1"], "--engine host or cuda")])
     def test_decode_says_what_it_takes(self, args, sentence, capsys) -> None:
         """A decode without a prompt, with two, or of nothing is refused."""
         assert run("decode", "--weights", SAFETENSORS, *args) == 2

@@ -1,0 +1,57 @@
+"""An engine for a choice of device, lane and sizes, closed when its user is done."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from harness.device import Device
+from harness.engine.memory import Engine, captured, open_engine
+from kernels.lanes import lane
+from kernels.lowering import Machine
+from kernels.plan import Plan
+from kernels.programs import Setting
+from kernels.steps import make_plan
+from kernels.tuning import Tuning
+from oracle.config import ModelConfig
+from oracle.model_weights import Weights
+
+MOST_LANES = 64  # sequences that run at once; more wait for one to leave
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a user chooses: lane, sequences at once, positions of a sequence, prefill chunk, drafts a step, graphs."""
+
+    lane: str = "a15"
+    B: int = 1
+    limit: int = 64
+    chunk: int = 16
+    drafts: int = 0
+    graphs: bool = False
+    tuning: Tuning = field(default_factory=Tuning)
+
+
+def setting(device: Device, config: ModelConfig, choice: Choice) -> Setting:
+    """The setting of a plan. Raises LanelockError for an unknown lane."""
+    p = device.properties
+    machine = Machine(p.arch, p.multiprocessors, p.shared_per_block)
+    return Setting(config, lane(choice.lane), choice.B, choice.B, choice.limit, machine, choice.tuning)
+
+
+def plan_of(device: Device, config: ModelConfig, choice: Choice) -> Plan:
+    """The plan of a choice, made without touching the device. Raises LanelockError for a refused size."""
+    return make_plan(setting(device, config, choice), choice.chunk, choice.drafts)
+
+
+@contextmanager
+def opened(device: Device, weights: Weights, choice: Choice) -> Iterator[Engine]:
+    """An engine that is closed at the end, and its guards checked.
+
+    Raises what `make_plan` and `open_engine` raise.
+    """
+    s = setting(device, weights.config, choice)
+    engine = open_engine(device, s, make_plan(s, choice.chunk, choice.drafts), weights)
+    try:
+        yield captured(engine) if choice.graphs else engine
+    finally:
+        engine.close()

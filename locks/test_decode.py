@@ -1,0 +1,322 @@
+"""Whole decodes of a small model: one prompt gives one stream of bits, however it is computed."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness.device import Device
+from harness.engine import Choice, Engine, Request, decode
+from harness.engine.decode import Stream
+from kernels.plan import Launch
+from locks.models import CONFIG, LANES, POISONED, engine, poisoned, prompt, run, slot_state, tokens, with_logits
+from locks.support import Arrays, assert_same_bits, assert_same_outputs
+from oracle.errors import LanelockError
+
+LONG = Request(prompt(20), 10)
+BATCH = [Request(prompt(20), 10), Request(prompt(1, 2), 6), Request(prompt(5, 3), 12), Request(prompt(12, 4), 1)]
+
+
+def alone(device: Device, lane: str, request: Request) -> tuple[Stream, np.ndarray]:
+    """A request in an engine of its own, whole prompt in one chunk: stream and logits."""
+    with engine(device, Choice(lane, 1, 40, 20)) as e:
+        streams, logits = with_logits(e, [request])
+    return streams[0], logits[0]
+
+
+@pytest.mark.parametrize("lane", LANES)
+class TestPrefill:
+    """A prompt in chunks."""
+
+    def test_any_chunk_width_gives_the_bits_of_one_token_at_a_time(self, device: Device, lane: str) -> None:
+        """Logits, recurrent state, conv ring and cache do not depend on the chunk width; the last chunk may be short.
+
+        Red: fault 14 (a grid of B blocks for B * T rows), 21 (the last prompt token consumed without logits).
+        """
+        seen = []
+        for width in (1, 2, 3, 7, 20, 32):
+            with engine(device, Choice(lane, 1, 40, width)) as e:
+                streams, logits = with_logits(e, [LONG])
+                seen.append({"tokens": np.array(streams[0].tokens), "logits": logits[0], **slot_state(e, 0)})
+
+        assert all(s["tokens"].size == LONG.count for s in seen)
+        for other in seen[1:]:
+            assert_same_outputs(other, seen[0])
+
+
+@pytest.mark.parametrize("lane", LANES)
+class TestBatch:
+    """Sequences beside each other."""
+
+    def test_each_stream_is_that_of_its_prompt_alone(self, device: Device, lane: str) -> None:
+        """Prompts of different lengths and counts, in any order, give the logits that each gives alone."""
+        expected = [alone(device, lane, r) for r in BATCH]
+        with engine(device, Choice(lane, 4, 40, 6)) as e:
+            for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
+                streams, logits = with_logits(e, [BATCH[i] for i in order])
+                for at, i in enumerate(order):
+                    assert streams[at].tokens == expected[i][0].tokens
+                    assert_same_bits(logits[at], expected[i][1], f"prompt {i} in lane {at}")
+
+    def test_a_sequence_enters_the_slot_that_another_leaves(self, device: Device, lane: str) -> None:
+        """Six requests through two lanes, each entering as another ends, give the streams that each gives alone."""
+        requests = [*BATCH, BATCH[1], Request(prompt(7, 5), 9)]
+
+        assert tokens(run(device, Choice(lane, 2, 40, 6), requests)) == [
+            alone(device, lane, r)[0].tokens for r in requests
+        ]
+
+
+class TestFaults:
+    """A sequence whose logits hold a NaN."""
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_is_frozen_and_named_while_the_others_go_on(self, device: Device, drafts: int) -> None:
+        """Its stream ends with what is wrong, a valid token is stored, and its neighbours' tokens are those alone.
+
+        Red: fault 25 (argmax of a NaN returning token 0).
+        """
+        bad = Request((*prompt(4), POISONED, *prompt(2)), 8)
+        requests = [BATCH[0], bad, BATCH[2]]
+        with engine(device, Choice("a15", 3, 40, 6, drafts), poisoned()) as e:
+            streams = decode(e, requests)
+
+        assert [s.stopped for s in streams] == ["count", "its logits hold a NaN", "count"]
+        assert streams[1].tokens == []
+        assert tokens([streams[0], streams[2]]) == [alone(device, "a15", r)[0].tokens for r in (BATCH[0], BATCH[2])]
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_leaves_a_slot_that_the_next_sequence_can_use(self, device: Device, drafts: int) -> None:
+        """After a sequence full of NaN, the next one in its slot gives the stream that it gives alone."""
+        requests = [Request((*prompt(4), POISONED, *prompt(3)), 5), BATCH[0], BATCH[2]]
+        streams = run(device, Choice("a15", 1, 40, 6, drafts), requests, poisoned())
+
+        assert tokens(streams[1:]) == [alone(device, "a15", r)[0].tokens for r in requests[1:]]
+
+
+class TestStops:
+    """Where a stream ends."""
+
+    @pytest.mark.parametrize("drafts", [0, 1, 3])
+    def test_a_stop_token_ends_its_stream_alone(self, device: Device, drafts: int) -> None:
+        """The stop token is the last of its stream; a neighbour goes on to its count."""
+        whole = alone(device, "a15", LONG)[0].tokens
+        stop = whole[4]
+        streams = run(
+            device, Choice("a15", 2, 40, 8, drafts), [Request(LONG.prompt, 10, frozenset([stop])), BATCH[2]]
+        )
+
+        assert streams[0].tokens == whole[: whole.index(stop) + 1]
+        assert [s.stopped for s in streams] == ["stop token", "count"]
+        assert streams[1].tokens == alone(device, "a15", BATCH[2])[0].tokens
+
+    @pytest.mark.parametrize("drafts", [0, 1, 2, 3, 4])
+    def test_the_last_position_of_the_cache_is_used_and_none_behind_it(self, device: Device, drafts: int) -> None:
+        """A cache that a sequence fills to its last row ends it where a longer cache would; guards stay whole.
+
+        Red: a row of drafts too many at the end, `at + 1 < limit` turned into `<=`.
+        """
+        choice = Choice("a15", 1, len(LONG.prompt) + LONG.count - 1, 8, drafts)
+
+        assert tokens(run(device, choice, [LONG])) == [alone(device, "a15", LONG)[0].tokens]
+
+
+class TestGraphs:
+    """Programs captured once and replayed."""
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_replay_gives_the_eager_bits_across_a_context_threshold(self, device: Device, drafts: int) -> None:
+        """Handed case 20: every step from position 250 on, past the 256 where attention's chunks and splits change.
+
+        Captured before any sequence entered, replayed for two prompts of which one leaves; logits, tokens and all state
+        equal the eager run's. Red: a length, an offset or a branch frozen at capture.
+        """
+        requests = [Request(prompt(250), 12), Request(prompt(9, 6), 4)]
+        seen = []
+        for graphs in (False, True):
+            with engine(device, Choice("a15", 2, 270, 64, drafts, graphs), sms=64) as e:
+                assert any(item.instance.kernel.name == "attention_split" for item in e.plan.programs["step"])
+                _, logits = with_logits(e, requests)
+                states = {f"{n}.{b}": v for b in range(2) for n, v in slot_state(e, b, draft_head=True).items()}
+                seen.append({"logits": np.concatenate(logits), **states})
+
+        assert_same_outputs(seen[1], seen[0])
+
+    def test_another_program_between_replays_changes_nothing(self, device: Device) -> None:
+        """A draft graph, replayed between a step and the reading of its results, leaves them as they were."""
+        with engine(device, Choice("a15", 1, 40, 8, 1, graphs=True)) as e:
+            decode(e, [LONG])
+            before = {n: e.read(n).copy() for n in ("logits", "position", "accepted", "history")}
+            e.run("draft")
+
+            assert_same_outputs({n: e.read(n) for n in before}, before)
+
+
+Pattern = Callable[[int, int], int]
+PAIR = [Request(prompt(9), 16), Request(prompt(4, 7), 16)]
+PATTERNS: dict[str, Pattern] = {
+    "none": lambda _step, _b: 0,
+    "all": lambda _step, _b: 4,
+    "one": lambda _step, _b: 1,
+    "mixed": lambda step, b: (step * 7 + b * 3 + step // 3) % 5,
+}
+
+
+def forced(e: Engine, truth: list[list[int]], pattern: Pattern) -> Engine:
+    """The engine, decoding PAIR, with every draft overwritten before its verify: pattern(step, sequence) are right."""
+    step, B = [0], e.setting.B
+    last = e.plan.programs["draft"][-1]
+
+    def after(program: str, item: Launch) -> None:
+        if program != "draft" or item is not last:
+            return
+        position, k = e.read("position"), e.plan.buffers["drafts"].elements // B
+        drafts = np.zeros((k, B), np.int32)
+        for b, stream in enumerate(truth):
+            behind = int(position[b]) - len(PAIR[b].prompt) + 1
+            following = (stream[behind:] + [0] * k)[:k]
+            right = pattern(step[0], b)
+            drafts[:, b] = [t if j < right else (t + 1) % CONFIG.vocab for j, t in enumerate(following)]
+        e.write("drafts", drafts)
+        step[0] += 1
+
+    return replace(e, after=after)
+
+
+def also(e: Engine, note: Callable[[Engine, str, Launch], None]) -> Engine:
+    """The engine with `note` called after every launch, before what is called already."""
+    inner = e.after
+
+    def after(program: str, item: Launch) -> None:
+        note(e, program, item)
+        if inner is not None:
+            inner(program, item)
+
+    return replace(e, after=after)
+
+
+def snapshots(e: Engine, program: str, found: dict[tuple[int, int], Arrays]) -> Engine:
+    """The engine, noting by sequence and position what its tokens made, each time the state stands at the position."""
+    last = e.plan.programs[program][-1]
+
+    def note(e: Engine, _program: str, item: Launch) -> None:
+        if item is last:
+            for b in np.flatnonzero(e.read("slot") >= 0).tolist():
+                at = int(e.read("position")[b])
+                found[b, at] = consumed(slot_state(e, b), at)
+
+    return also(e, note)
+
+
+def consumed(state: Arrays, count: int) -> Arrays:
+    """The part of a slot's state that its first `count` tokens made: behind it are rejected rows and older inputs."""
+    kept = {}
+    for name, value in state.items():
+        if name.startswith("ring"):
+            kept[name] = value.reshape(8, -1)[[p % 8 for p in range(count - 3, count)]]
+        elif name.startswith("state"):
+            kept[name] = value
+        else:
+            kept[name] = value.reshape(CONFIG.kv_heads, -1, CONFIG.head_dim)[:, :count]
+    return kept
+
+
+@functools.cache
+def plain(device: Device) -> tuple[list[list[int]], np.ndarray, dict[tuple[int, int], Arrays]]:
+    """PAIR decoded plainly: tokens, all logits, and the state of each sequence at each position."""
+    found: dict[tuple[int, int], Arrays] = {}
+    with engine(device, Choice("a8+s16+kv16", 2, 40, 9)) as e:
+        streams, logits = with_logits(snapshots(e, "step", found), PAIR)
+    return tokens(streams), np.concatenate(logits), found
+
+
+class TestSpeculation:
+    """Drafts verified as a chunk."""
+
+    @pytest.mark.parametrize("k", [1, 2, 3, 4])
+    @pytest.mark.parametrize("pattern", sorted(PATTERNS))
+    def test_whatever_is_accepted_the_stream_is_the_greedy_one(self, device: Device, k: int, pattern: str) -> None:
+        """Logits of every token, and after every commit the recurrent state, ring and cache, are plain decoding's.
+
+        Two sequences with accept counts of their own. Red: fault 9 (hidden row 0 also when a draft was accepted), 17
+        (rolled back from a checkpoint nobody wrote), case 14 (the state of another row).
+        """
+        truth, logits, states = plain(device)
+        found: dict[tuple[int, int], Arrays] = {}
+        with engine(device, Choice("a8+s16+kv16", 2, 40, 9, k)) as e:
+            streams, drafted = with_logits(snapshots(forced(e, truth, PATTERNS[pattern]), "commit", found), PAIR)
+        compared = sorted(set(found) & set(states))
+
+        assert tokens(streams) == truth
+        assert_same_bits(np.concatenate(drafted), logits)
+        assert len(compared) >= 2 * max(1, 15 // (k + 1) - 1)
+        for at in compared:
+            assert_same_outputs(found[at], states[at])
+        most = {"none": 1, "all": k + 1, "one": 2, "mixed": k + 1}[pattern]
+        assert max(n for s in streams for n in s.accepted) == most
+
+    @pytest.mark.parametrize("k", [1, 2, 3, 4])
+    def test_prompts_as_long_as_the_verify_window_are_prompts(self, device: Device, k: int) -> None:
+        """Handed case 15: prompts of 1 to k + 3 tokens, and chunks of k + 1, give the plain stream and a state."""
+        requests = [Request(prompt(n, 10 + n), 6) for n in range(1, k + 4)]
+        expected = tokens(run(device, Choice("a15", 4, 20, 8), requests))
+        for width in (k + 1, 8):
+            assert tokens(run(device, Choice("a15", 4, 20, width, k), requests)) == expected
+        with engine(device, Choice("a15", 1, 20, k + 1, k)) as e:
+            decode(e, [Request(prompt(k + 1, 11 + k), 1)])
+            state = slot_state(e, 0)
+        assert all(np.any(state[f"state.{i}"] != 0) for i in range(3))
+
+    @pytest.mark.parametrize("k", [1, 3])
+    def test_plain_steps_between_verifies_change_nothing(self, device: Device, k: int) -> None:
+        """Handed case 14: any mixture of plain and speculative steps, with forced drafts, gives the greedy stream."""
+        truth, _, _ = plain(device)
+        with engine(device, Choice("a8+s16+kv16", 2, 40, 9, k)) as e:
+            for kind in range(3):
+                pushed = forced(e, truth, PATTERNS["mixed"])
+                streams = decode(pushed, PAIR, plain=lambda step, kind=kind: (step + kind) % 3 == 0)  # type: ignore[misc]
+                assert tokens(streams) == truth
+
+    @pytest.mark.parametrize("k", [2, 4])
+    def test_drafts_depend_on_the_accepted_prefix_alone(self, device: Device, k: int) -> None:
+        """The drafts of a position are the same after other accept patterns, plain steps, and other chunk widths.
+
+        The draft head's cache has its row for every token, prompt and accepted ones. Red: fault 18 (holes at accepted
+        positions, or none for the prompt).
+        """
+        truth, _, _ = plain(device)
+        seen: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+
+        def note(e: Engine, program: str, item: Launch) -> None:
+            if program == "draft" and item is e.plan.programs["draft"][-1]:
+                drafts = e.read("drafts").reshape(k, 2)
+                for b, at in enumerate(e.read("position").tolist()):
+                    if e.read("slot")[b] >= 0:
+                        seen.setdefault((b, at), set()).add(tuple(drafts[:, b].tolist()))
+
+        for width in (1, 9):
+            with engine(device, Choice("a8+s16+kv16", 2, 40, width, k)) as e:
+                for pattern, skip in (("none", 9), ("all", 9), ("mixed", 3)):
+                    pushed = also(forced(e, truth, PATTERNS[pattern]), note)
+                    decode(pushed, PAIR, plain=lambda step, skip=skip: step % skip == 1)  # type: ignore[misc]
+
+        assert len(seen) >= 24
+        assert {at: found for at, found in seen.items() if len(found) > 1} == {}
+
+
+class TestRefusals:
+    """Requests that an engine cannot hold."""
+
+    @pytest.mark.parametrize(("request_", "sentence"), [
+        (Request((), 1), "sequence 0: the prompt is empty"),
+        (Request((1,), 0), "sequence 0: 0 tokens were asked for"),
+        (Request((1, 64), 1), "sequence 0: prompt token 1 is 64, the vocabulary has 64"),
+        (Request((-1,), 1), "sequence 0: prompt token 0 is -1"),
+        (Request((1,) * 20, 2), "sequence 0: 20 prompt tokens and 2 more need 21 positions, the cache has 20"),
+    ])  # fmt: skip
+    def test_are_refused_before_anything_runs(self, device: Device, request_: Request, sentence: str) -> None:
+        """One sentence names the sequence and what does not fit."""
+        with engine(device, Choice("a15", 1, 20, 8)) as e, pytest.raises(LanelockError, match=sentence):
+            decode(e, [request_])
