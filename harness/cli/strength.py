@@ -21,6 +21,12 @@ from reports.strength.result import EQUIVALENT, UNSEEN, Strength, Verdict, as_js
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def checkout() -> Path:
+    """The folder that is tested: the working folder if it is a checkout, else where this command lies."""
+    here = Path.cwd()
+    return here if all((here / name).is_dir() for name in ("locks", "oracle", "kernels")) else ROOT
+
+
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     sub = commands.add_parser("strength", help="plant faults in a copy of the checkout and count what the locks notice")
@@ -34,7 +40,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--limit", type=int, help="at most this many mutants in all, rooms taking turns")
     sub.add_argument("--seed", type=int, default=0, help="seed of the sample of generated mutants (default: 0)")
     sub.add_argument("--processes", type=int, default=0, help="workers, each with its own copy (default: processors)")
-    sub.add_argument("--root", type=Path, default=ROOT, help="the checkout to test (default: this one)")
+    sub.add_argument("--root", type=Path, help="the checkout to test (default: the working folder, or this one)")
     sub.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--out", type=Path, help="write the JSON to a file as well")
@@ -44,7 +50,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 if every mutant was noticed and every anchor lives, 1 if one survived or an anchor is dead."""
-    root = args.root.resolve()
+    root = (args.root or checkout()).resolve()
     choice = Choice(tuple(args.room), tuple(args.kind), args.mutants, args.per_room, args.limit, args.seed)
     planting = choose(choice, root)
     if args.list:

@@ -11,6 +11,9 @@ from pathlib import Path
 from oracle.errors import LanelockError
 from reports.strength.mutant import Mutant
 
+#: The top-level folders of the project.
+FOLDERS = ("oracle", "kernels", "harness", "locks", "golden", "reports")
+
 # a compiled module is taken for fresh when time (whole seconds) and size of its source agree; two mutants of the same
 # size within one second would run each other's code, so every replaced file gets a time of its own.
 _ticks = itertools.count(1)
@@ -19,20 +22,28 @@ _ticks = itertools.count(1)
 def checkout_files(root: Path) -> list[str]:
     """Tracked files and untracked ones that git does not ignore, relative to the root, that exist.
 
-    Without git (an unpacked archive) every file outside hidden and cache folders. Raises LanelockError if none.
+    Without git (an unpacked archive, an installed package) the files of our own folders. Raises LanelockError if none.
     """
-    try:
-        listing = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607  # git as the caller has it
-            cwd=root, capture_output=True, check=True,
-        ).stdout.decode()  # fmt: skip
-        names = [n for n in listing.split("\0") if n]
-    except (OSError, subprocess.CalledProcessError):
-        names = [p.relative_to(root).as_posix() for p in root.rglob("*") if not _hidden(p.relative_to(root))]
+    names = _listed_by_git(root) or _files_of_folders(root)
     found = sorted({n for n in names if (root / n).is_file()})
     if not found:
         raise LanelockError(f"{root} holds no files to copy")
     return found
+
+
+def _listed_by_git(root: Path) -> list[str]:
+    """Nothing where there is no git, or where git ignores the folder, as it does an environment inside a checkout."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [n for n in done.stdout.decode().split("\0") if n]
+
+
+def _files_of_folders(root: Path) -> list[str]:
+    inside = [p.relative_to(root) for folder in FOLDERS for p in (root / folder).rglob("*")]
+    return [p.as_posix() for p in inside if not _hidden(p)] + [p.name for p in root.glob("*.toml")]
 
 
 def copy_checkout(root: Path, target: Path) -> None:

@@ -54,8 +54,7 @@ SPECIAL: tuple[Room, ...] = (
         "projection",
         (
             "kernels/gem*",
-            "kernels/projection.cuh",
-            "kernels/projection_tile.cuh",
+            "kernels/projection*.cuh",
             "kernels/projections.py",
             "oracle/bits/projection.py",
         ),
