@@ -4,7 +4,7 @@ Dims: ranks: blocks of a cluster, which share the slices of K. grid: clusters. w
 ring. slots: groups of panels whose slice sums a block can hold at a time.
 """
 
-from kernels.entry import Dims, Geometry, Kernel, Param, Scalar
+from kernels.entry import Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.projections import (
     ARGS_TILED,
     ONE_PLANE,
@@ -17,7 +17,7 @@ from kernels.projections import (
     panel_bytes,
     row_groups,
 )
-from kernels.rules import BLOCK, GRID_X, IN_REGISTERS, Rule, between, ceil_div
+from kernels.rules import BLOCK, GRID_X, IN_REGISTERS, between, ceil_div
 
 SHARED_BUDGET = 227 * 1024
 COLS_ONE = Param("COLS", (8, 16, 32, 64))

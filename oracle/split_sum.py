@@ -13,4 +13,5 @@ def split_sum(planes: F64) -> F64:
     """
     if not len(planes):
         raise ValueError("a split product has at least one plane")
-    return planes.sum(axis=0)
+    total: F64 = planes.sum(axis=0)
+    return total

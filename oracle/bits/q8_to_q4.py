@@ -18,7 +18,7 @@ def q8_to_q4(codes: NDArray[np.int8], scales: NDArray[np.float16]) -> tuple[NDAr
     """
     c = codes.reshape(*scales.shape, BLOCK).astype(np.int32)
     s = f32(scales)[..., None]
-    keep = ((c >= -8) & (c <= 7)).all(axis=-1, keepdims=True)
+    keep = np.asarray(((c >= -8) & (c <= 7)).all(axis=-1, keepdims=True))
     m = f32(np.abs(c).max(axis=-1, keepdims=True))
     with np.errstate(all="ignore"):
         narrow = ((s * m) / np.float32(7)).astype(np.float16)
