@@ -91,7 +91,7 @@ def _enter(engine: Engine, entering: Mapping[int, Request], case: Case) -> None:
 
 def _replay(device: Device, engine: Engine, case: Case) -> list[float]:
     with device.capture() as stream:
-        for program in step_programs(case.drafts):
+        for program in step_programs(engine):
             engine.run(program, stream)
     graph = stream.graph
     events = [device.event()]
