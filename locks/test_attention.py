@@ -193,6 +193,18 @@ class TestContract:
 
         assert_same_bits(p.run(device, G=2, Q=4), p.contract())
 
+    @pytest.mark.parametrize("sizes", [(1, 2, 3), (3, 2, 1), (1, 3, 2)])
+    def test_chunks_of_any_sizes_are_the_contract(self, device: Device, sizes: tuple[int, int, int]) -> None:
+        """Chunks whose scores grow, shrink, or grow and shrink follow the contract: either side is rescaled.
+
+        Red: the product of the running sum or output rounded before the addition, where a later chunk is larger.
+        """
+        p = problem(6, 64, (599,), (1,))
+        for chunk, size in enumerate(sizes):
+            p.keys[:, :, 256 * chunk : 256 * (chunk + 1)] *= size
+
+        assert_same_bits(p.run(device), p.contract())
+
     @pytest.mark.parametrize("context", [1, 127, 128, pytest.param(4096, marks=full)])
     def test_contexts_of_case_18_are_the_contract(self, device: Device, context: int) -> None:
         """Contexts of 1, 127, 128 and 4096 positions follow the contract. Red: a partial chunk summed in full."""
