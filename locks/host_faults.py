@@ -1,5 +1,6 @@
 """Launches that must not pass on the host device: which error each raises, and what its message says."""
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -207,4 +208,12 @@ THREADS: Mapping[str, Fault] = {
     ),
 }
 
-FAULTS: Mapping[str, Fault] = {**BOUNDS, **ALIGNMENT, **THREADS}
+_TRAP = Fault(probe.QUOTIENT, "an instruction that .*, or a trap, by thread", DeviceError, {"by": -1, "threads": 32})
+_DIVIDED = Fault(probe.QUOTIENT, "an integer divided by zero, .* by thread", DeviceError, {"by": 0, "threads": 32})
+#: aarch64 divides by zero without a word, as a GPU does.
+TRAPS: Mapping[str, Fault] = {
+    "trap": _TRAP,
+    **({"division by zero": _DIVIDED} if platform.machine() == "x86_64" else {}),
+}
+
+FAULTS: Mapping[str, Fault] = {**BOUNDS, **ALIGNMENT, **THREADS, **TRAPS}

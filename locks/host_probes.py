@@ -117,6 +117,7 @@ WORK = _threads(
     Buffer("x", "i32", (2, 64, 4), "r", align=16),
 )
 HALF_OF = _threads("half_of", "y = x / 2.", _by_thread(dtype="f32"), _by_thread("x", "r", "f32"))
+QUOTIENT = _threads("quotient", "y = thread / by.", _by_thread(), Scalar("by"))
 CHANGES_ROUNDING = _threads("changes_rounding", "Changes the rounding mode.", _by_thread(dtype="f32"))
 STEP = _threads("step", "counter = 3 counter + add.", Buffer("counter", "u32", (1,), "rw"), Scalar("add", "unsigned"))
 PLACE = _threads("place", "Where each thread is.", Buffer("y", "i32", (12, 24, 3), "w"), geometry=_cubes)

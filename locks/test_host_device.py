@@ -32,7 +32,7 @@ from harness.sources import KERNELS
 from kernels.catalogue import kernel as find_kernel
 from kernels.entry import Buffer, Geometry, Instance, Kernel, Param, Scalar, instance
 from locks import host_probes as probe
-from locks.host_faults import ALIGNMENT, BOUNDS, BYTES, FAULTS, THREADS, Arrays, Dims, Fault, once
+from locks.host_faults import ALIGNMENT, BOUNDS, BYTES, FAULTS, THREADS, TRAPS, Arrays, Dims, Fault, once
 from locks.support import assert_same_bits
 
 NOT_RUN = "not run: "
@@ -97,6 +97,12 @@ class TestBounds:
         """An access of 16 bytes at an address that is no multiple of 16 is an error, as on a GPU."""
         with pytest.raises(ALIGNMENT[name].error, match=ALIGNMENT[name].says):
             ALIGNMENT[name].run(host)
+
+    @by_name(TRAPS)
+    def test_a_trap_is_an_error(self, host: HostDevice, name: str) -> None:
+        """What would end the process of a host program, such as a division by zero, ends the launch alone."""
+        with pytest.raises(TRAPS[name].error, match=TRAPS[name].says):
+            TRAPS[name].run(host)
 
     def test_the_message_names_kernel_thread_and_options(self, host: HostDevice) -> None:
         """An error says which instantiation, which thread, and the options that choose the same run."""

@@ -149,6 +149,13 @@ half_of(float* __restrict__ y /* [32] */, const float* __restrict__ x /* [32] */
   y[threadIdx.x] = x[threadIdx.x] * 0.5f;
 }
 
+// y = x / by, where a GPU gives some number for a divisor of zero; `by` below 0 traps
+__global__ void __launch_bounds__(32)
+quotient(int* __restrict__ y /* [threads] */, int by) {
+  if (by < 0) __builtin_trap();
+  y[threadIdx.x] = static_cast<int>(threadIdx.x) / by;
+}
+
 // what no kernel may do
 __global__ void __launch_bounds__(32)
 changes_rounding(float* __restrict__ y /* [32] */) {

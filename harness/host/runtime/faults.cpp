@@ -1,6 +1,6 @@
-// SIGSEGV and SIGBUS during a launch become an error that names what was touched. The handlers are set for the
-// launch only and whatever was there before is put back, so faulthandler and others keep working; a fault that is not
-// ours goes to them.
+// Memory faults, divisions by zero and instructions that do not exist become, during a launch, an error that names what
+// was done. The handlers are set for the launch only and whatever was there before is put back, so faulthandler and
+// others keep working; a fault that is not ours goes to them.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,10 +11,11 @@
 
 namespace lane_rt {
 
-static struct sigaction previous[2];
+constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+constexpr int SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS;
+static struct sigaction previous[SIGNAL_COUNT];
 static stack_t previous_stack;
 static pthread_t owner;
-constexpr int SIGNALS[2] = {SIGSEGV, SIGBUS};
 constexpr size_t HANDLER_STACK = 1 << 16;
 
 static const char* access_kind(void* context) {
@@ -44,7 +45,10 @@ static void describe_array(const char* kind, const SharedArray& a, unsigned rank
        a.name, a.bytes, base_name(a.file), a.line, address - base);
 }
 
-static void explain(const siginfo_t* info, void* context) {
+static void explain(int signal, const siginfo_t* info, void* context) {
+  if (signal == SIGFPE) return fail(MISUSE, "an integer divided by zero, or a quotient too large for its type");
+  if (signal == SIGILL || signal == SIGTRAP)
+    return fail(MISUSE, "an instruction that this processor does not have, or a trap");
   auto* address = static_cast<const char*>(info->si_addr);
   const char* kind = access_kind(context);
   unsigned which;
@@ -58,7 +62,9 @@ static void explain(const siginfo_t* info, void* context) {
 }
 
 static void chain(int signal, siginfo_t* info, void* context) {
-  const struct sigaction& old = previous[signal == SIGSEGV ? 0 : 1];
+  int i = 0;
+  while (SIGNALS[i] != signal) ++i;
+  const struct sigaction& old = previous[i];
   if (old.sa_flags & SA_SIGINFO) return old.sa_sigaction(signal, info, context);
   if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
   sigaction(signal, &old, nullptr);  // the instruction is tried again and ends the process as it would have
@@ -67,7 +73,7 @@ static void chain(int signal, siginfo_t* info, void* context) {
 static void on_fault(int signal, siginfo_t* info, void* context) {
   const bool ours = running.active && machine.current && pthread_equal(pthread_self(), owner);
   if (!ours) return chain(signal, info, context);
-  explain(info, context);  // leaves for the main stack; SA_NODEFER keeps the signal deliverable
+  explain(signal, info, context);  // leaves for the main stack; SA_NODEFER keeps the signal deliverable
 }
 
 void catch_faults() {
@@ -80,11 +86,11 @@ void catch_faults() {
   struct sigaction action {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  for (int i = 0; i < 2; ++i) sigaction(SIGNALS[i], &action, &previous[i]);
+  for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &action, &previous[i]);
 }
 
 void restore_faults() {
-  for (int i = 0; i < 2; ++i) sigaction(SIGNALS[i], &previous[i], nullptr);
+  for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &previous[i], nullptr);
   sigaltstack(&previous_stack, nullptr);
 }
 
