@@ -151,7 +151,7 @@ THREADS: Mapping[str, Fault] = {
     "barrier of some threads": Fault(
         probe.BARRIER_OF_SOME,
         rf"7 threads of block \(0, 0, 0\), the first \(0, 0, 0\), wait at __syncthreads {_HERE}; "
-        r"25 threads of block \(0, 0, 0\), the first \(7, 0, 0\), have exited",
+        r"25 threads of block \(0, 0, 0\), the first \(7, 0, 0\), have exited \[--device",
         Divergence,
         {"limit": 7, "threads": 32},
     ),
