@@ -9,7 +9,7 @@ struct Tile {
   static constexpr int ACROSS_N = 16, ACROSS_M = 8;    // threads along each side; a thread owns every ACROSS-th row
   static constexpr int BLOCKS = CHUNK / lane::QUANTUM, WORDS16 = CHUNK / 16, PITCH = WORDS16 + 1;
   static_assert(CHUNK % lane::QUANTUM == 0,
-                "gemm_dp4a: a K step is whole blocks of 32; what lies past the last one would be staged and never multiplied");
+                "gemm_dp4a: a K step is whole blocks of 32; the rest of a longer one would be staged and never multiplied");
   static_assert(ACROSS_N * ACROSS_M == THREADS && ACROSS_N * OWNED_N == N && ACROSS_M * OWNED_M == M,
                 "gemm_dp4a: threads and outputs are a bijection; more threads would compute outputs twice");
 };
@@ -37,11 +37,12 @@ __device__ inline void stage_scales(float (&to)[T::BLOCKS][ROWS], const SCALE* f
 template <class T>
 __device__ inline void store_sums(float (&total)[T::OWNED_N][T::OWNED_M], float* y, int plane, int rows, int m0, int pitch,
                                   int n0, int N) {
+  const int tn = threadIdx.x % T::ACROSS_N, tm = threadIdx.x / T::ACROSS_N;
 #pragma unroll
   for (int n = 0; n < T::OWNED_N; ++n)
 #pragma unroll
     for (int m = 0; m < T::OWNED_M; ++m) {
-      const int row = m0 + threadIdx.x / T::ACROSS_N + m * T::ACROSS_M, column = n0 + threadIdx.x % T::ACROSS_N + n * T::ACROSS_N;
+      const int row = m0 + tm + m * T::ACROSS_M, column = n0 + tn + n * T::ACROSS_N;
       if (row < rows && column < N) *lane::output(y, plane, rows, row, pitch, column) = total[n][m];
       total[n][m] = 0.0f;
     }
@@ -57,7 +58,10 @@ __device__ inline void add_block(float (&acc)[T::OWNED_N][T::OWNED_M], const uin
 #pragma unroll
   for (int m = 0; m < T::OWNED_M; ++m)
 #pragma unroll
-    for (int word = 0; word < WORDS; ++word) x[word][m] = {x_codes[word][tm + m * T::ACROSS_M][2 * b], x_codes[word][tm + m * T::ACROSS_M][2 * b + 1]};
+    for (int word = 0; word < WORDS; ++word) {
+      const uint4* row = x_codes[word][tm + m * T::ACROSS_M];
+      x[word][m] = {row[2 * b], row[2 * b + 1]};
+    }
 #pragma unroll
   for (int n = 0; n < T::OWNED_N; ++n) {
     const int row = tn + n * T::ACROSS_N;
@@ -75,7 +79,7 @@ __device__ inline void add_block(float (&acc)[T::OWNED_N][T::OWNED_M], const uin
 
 template <int WORDS, int CHUNK>
 __global__ void __launch_bounds__(128, 2)
-gemm_dp4a(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_dp4a(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
           const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
           float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using T = Tile<CHUNK>;

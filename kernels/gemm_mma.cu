@@ -10,8 +10,9 @@ constexpr int M = 16, WARPS = 4, TILES_OF_WARP = 2, N_OF_WARP = 8 * TILES_OF_WAR
 __device__ inline long long clamped(int row, int rows) { return row < rows ? row : rows - 1; }
 
 template <int WORDS>
-__device__ inline void add_block(float (&acc)[TILES_OF_WARP][4], const signed char* const (&x)[2], const float* const (&xs)[2],
-                                 const signed char* const (&w)[TILES_OF_WARP], const half_t* const (&ws)[TILES_OF_WARP][2],
+__device__ inline void add_block(float (&acc)[TILES_OF_WARP][4], const signed char* const (&x)[2],
+                                 const float* const (&xs)[2], const signed char* const (&w)[TILES_OF_WARP],
+                                 const half_t* const (&ws)[TILES_OF_WARP][2],
                                  int b, int K) {
   unsigned a[WORDS][4];
 #pragma unroll
@@ -36,7 +37,7 @@ __device__ inline void add_block(float (&acc)[TILES_OF_WARP][4], const signed ch
 
 template <int WORDS>
 __global__ void __launch_bounds__(32 * WARPS, 2)
-gemm_mma(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_mma(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
          const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
          float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int KB) {
   const int g = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;

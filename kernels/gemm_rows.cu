@@ -9,10 +9,11 @@
 constexpr int M = 128, ROW_WARPS = 2, WEIGHT_WARPS = 4, WARPS = ROW_WARPS * WEIGHT_WARPS, M_TILES = M / ROW_WARPS / 16;
 
 template <int WORDS, class WEIGHTS, int PANELS, int STAGES>
-__device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y, int pitch,
-                                      int rows) {
+__device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y,
+                                      int pitch, int rows) {
   using X = lane::ActivationStage<WORDS, M, WEIGHTS::BLOCKS, M_TILES>;
-  constexpr int BLOCK_PANELS = WEIGHT_WARPS * PANELS, STAGE = X::BYTES + BLOCK_PANELS * WEIGHTS::BYTES, N_TILES = 2 * PANELS;
+  constexpr int BLOCK_PANELS = WEIGHT_WARPS * PANELS, STAGE = X::BYTES + BLOCK_PANELS * WEIGHTS::BYTES;
+  constexpr int N_TILES = 2 * PANELS;
   constexpr int SUMS = M_TILES * N_TILES * 4;  // of a thread
   constexpr int UNROLL = WORDS == 1 && WEIGHTS::TILED ? 2 : 1;  // blocks of 32 that overlap, as registers allow
   constexpr bool SHARED_TOTALS = PANELS > 1;
@@ -55,9 +56,10 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
         lane::WeightScale s[N_TILES][2];
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          WEIGHTS::column_fragments(fragment[p], w + p * WEIGHTS::BYTES, b);
+          const unsigned char* panel = w + p * WEIGHTS::BYTES;
+          WEIGHTS::column_fragments(fragment[p], panel, b);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) s[2 * p + i / 2][i % 2] = WEIGHTS::scale(w + p * WEIGHTS::BYTES, i / 2 * 8 + 2 * t + i % 2, b);
+          for (int i = 0; i < 4; ++i) s[2 * p + i / 2][i % 2] = WEIGHTS::scale(panel, i / 2 * 8 + 2 * t + i % 2, b);
         }
         float xs[M_TILES][2];
         X::scales(xs, x, row_of_warp, b);
@@ -65,7 +67,8 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
         for (int m = 0; m < M_TILES; ++m) {
           unsigned a[WORDS][4];
 #pragma unroll
-          for (int word = 0; word < WORDS; ++word) X::Codes::row_fragment(a[word], X::word(x, word), row_of_warp + 16 * m, b);
+          for (int word = 0; word < WORDS; ++word)
+            X::Codes::row_fragment(a[word], X::word(x, word), row_of_warp + 16 * m, b);
 #pragma unroll
           for (int n = 0; n < N_TILES; ++n) {
             const unsigned operand[2] = {fragment[n / 2][n % 2 * 2], fragment[n / 2][n % 2 * 2 + 1]};
@@ -88,7 +91,7 @@ __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char*
 
 template <int WORDS, int PANELS, int CHUNK, int STAGES>
 __global__ void __launch_bounds__(32 * WARPS, 1)
-gemm_rows(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_rows(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
           const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
           float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using W = lane::WeightRows<8, CHUNK>;
@@ -108,7 +111,7 @@ gemm_rows_q4(const signed char* __restrict__ codes /* [rows, 1, K] */, const flo
 
 template <int WORDS, int BITS, int PANELS, int STAGES>
 __global__ void __launch_bounds__(32 * WARPS, 1)
-gemm_rows_tiled(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_rows_tiled(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
                 const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
                 float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using W = lane::WeightPanels<BITS>;

@@ -4,8 +4,8 @@
 #include "projection_tile.cuh"
 
 template <int WORDS, class WEIGHTS, int COLS, int STAGES>
-__device__ inline void gemm_tc_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y, int pitch,
-                                    int rows) {
+__device__ inline void gemm_tc_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y,
+                                    int pitch, int rows) {
   static_assert(COLS % 8 == 0 && COLS >= 8 && COLS <= 64, "gemm_tc: a block holds 8 to 64 sequences, 8 a fragment");
   using X = lane::ActivationStage<WORDS, COLS, WEIGHTS::BLOCKS>;
   constexpr int MAX_WARPS = 8, TILES = COLS / 8, PAIR = TILES > 1 ? 2 : 1;
@@ -78,7 +78,7 @@ constexpr int BLOCKS_OF_SM = COLS > 16 ? 1 : 2;
 
 template <int WORDS, int COLS, int CHUNK, int STAGES>
 __global__ void __launch_bounds__(256, BLOCKS_OF_SM<COLS>)
-gemm_tc(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_tc(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
         const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
         float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using W = lane::WeightRows<8, CHUNK>;
@@ -98,7 +98,7 @@ gemm_tc_q4(const signed char* __restrict__ codes /* [rows, 1, K] */, const float
 
 template <int WORDS, int BITS, int COLS, int STAGES>
 __global__ void __launch_bounds__(256, BLOCKS_OF_SM<COLS>)
-gemm_tc_tiled(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemm_tc_tiled(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
               const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
               float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using W = lane::WeightPanels<BITS>;

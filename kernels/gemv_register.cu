@@ -4,7 +4,7 @@
 
 template <int WORDS, int SEQS>
 __global__ void __launch_bounds__(128, 2)
-gemv_register(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemv_register(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
               const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
               float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int KB) {
   // blocks in flight: a cache line of weights, or half of one where the codes of 8 rows of activations fill the registers

@@ -6,8 +6,8 @@
 constexpr int SLICE_WORDS = 2 * lane::AHEAD + 1;
 
 template <int WORDS, int SEQS>
-__device__ inline void stage(uint4 (&codes)[SEQS][WORDS][lane::SLICES][SLICE_WORDS], float (&scales)[SEQS][lane::SLICES][lane::AHEAD],
-                             const lane::Activations& x, int step, int KB) {
+__device__ inline void stage(uint4 (&codes)[SEQS][WORDS][lane::SLICES][SLICE_WORDS],
+                             float (&scales)[SEQS][lane::SLICES][lane::AHEAD], const lane::Activations& x, int step, int KB) {
   // a piece is 16 bytes of codes: half of a block
   for (int i = threadIdx.x; i < SEQS * WORDS * lane::SLICES * lane::AHEAD * 2; i += blockDim.x) {
     const int half = i % 2, j = i / 2 % lane::AHEAD, slice = i / (2 * lane::AHEAD) % lane::SLICES;
@@ -22,7 +22,7 @@ __device__ inline void stage(uint4 (&codes)[SEQS][WORDS][lane::SLICES][SLICE_WOR
 
 template <int WORDS, int SEQS>
 __global__ void __launch_bounds__(128, 4)
-gemv_staged(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+gemv_staged(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales,
             const signed char* __restrict__ w /* [N, K] */, const half_t* __restrict__ ws /* [N, KB] */,
             float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int KB) {
   SHARED_ALIGNED(16, uint4, staged_codes, [SEQS][WORDS][lane::SLICES][SLICE_WORDS]);
@@ -50,7 +50,8 @@ gemv_staged(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const 
       __syncthreads();
       if (b + lane::AHEAD <= end) lane::add_blocks<WORDS, lane::AHEAD>(acc, w_block, ws_block, x);
       else
-        for (int j = 0; b + j < end; ++j) lane::add_blocks<WORDS, 1>(acc, w_block + j * lane::QUANTUM, ws_block + j, x.at(j));
+        for (int j = 0; b + j < end; ++j)
+          lane::add_blocks<WORDS, 1>(acc, w_block + j * lane::QUANTUM, ws_block + j, x.at(j));
       __syncthreads();
     }
     lane::store_slices(acc, y, static_cast<int>(first), rows, y_pitch, n, N);

@@ -6,7 +6,7 @@
 // 16 bytes: row g low, row g + 8 low, row g high, row g + 8 high, which is the A operand of m16n8k32. Codes of 4 bits:
 // [pair of blocks][lane] 16 bytes: for each block a word of row g and one of row g + 8, low in the low nibbles of its bytes
 // and high in the high ones. Scales: [g][row g, row g + 8][block].
-#include "projection_tile.cuh"
+#include "projection_weights.cuh"
 
 constexpr unsigned ZERO_NIBBLES = 0x88888888u;  // a packed code is biased by 8
 
@@ -37,7 +37,8 @@ pretile(const unsigned char* __restrict__ codes /* [N, K * BITS / 8] */, const h
       } else {
         for (int k = 0; k < 2; ++k) {
           const auto* from = reinterpret_cast<const unsigned short*>(codes + unit_of(half, j + k) * UNIT) + t;
-          word[2 * k + half] = holds(half, j + k) ? lane::spread_nibbles(from[0]) | lane::spread_nibbles(from[4]) << 4 : ZERO_NIBBLES;
+          word[2 * k + half] = ZERO_NIBBLES;
+          if (holds(half, j + k)) word[2 * k + half] = lane::spread_nibbles(from[0]) | lane::spread_nibbles(from[4]) << 4;
         }
       }
     }

@@ -53,7 +53,9 @@ __device__ inline int dot16(const uint4& a, const uint4& b, int d) {
   return dp4a(static_cast<int>(a.w), static_cast<int>(b.w), d);
 }
 
-__device__ inline int dot32(const Codes32& a, const Codes32& b) { return dot16(a.high, b.high, dot16(a.low, b.low, MAGIC)); }
+__device__ inline int dot32(const Codes32& a, const Codes32& b) {
+  return dot16(a.high, b.high, dot16(a.low, b.low, MAGIC));
+}
 
 // The dots of one block with a row of activation codes; its words lie `stride` bytes apart.
 template <int WORDS>
@@ -79,7 +81,9 @@ template <int BLOCKS>
 struct Walk {
   int blocks, slice, last, block = 0, end = 0;
 
-  __device__ Walk(Slices share, int blocks_of_row) : blocks(blocks_of_row), slice(share.first), last(share.last) { enter(); }
+  __device__ Walk(Slices share, int blocks_of_row) : blocks(blocks_of_row), slice(share.first), last(share.last) {
+    enter();
+  }
   __device__ bool done() const { return slice >= last; }
   __device__ int count() const { return end - block < BLOCKS ? end - block : BLOCKS; }
   __device__ bool closes() const { return block + BLOCKS >= end; }

@@ -27,7 +27,8 @@ projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const f
     const int k = chunk * CHUNK + l * OWNED;
     float weight[W_ROWS][OWNED], sum[OUTPUTS];
 #pragma unroll
-    for (int r = 0; r < W_ROWS; ++r) load_owned(weight[r], w + static_cast<long long>(n0 + r < N ? n0 + r : N - 1) * K + k, k < K);
+    for (int r = 0; r < W_ROWS; ++r)
+      load_owned(weight[r], w + static_cast<long long>(n0 + r < N ? n0 + r : N - 1) * K + k, k < K);
 #pragma unroll
     for (int q = 0; q < SEQS; ++q) {
       float v[OWNED];

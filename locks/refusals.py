@@ -67,7 +67,7 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="gemv_register<1, 9>",
     ),
     Refusal(
-        "gemm_dp4a: a K step is whole blocks of 32; what lies past the last one would be staged and never multiplied",
+        "gemm_dp4a: a K step is whole blocks of 32; the rest of a longer one would be staged and never multiplied",
         "gemm_dp4a.cu",
         expression="gemm_dp4a<1, 48>",
     ),
@@ -78,7 +78,7 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="gemm_dp4a<1, 128>",
     ),
     Refusal(
-        "a K step is whole blocks of 32; what lies past the last one would be staged and never multiplied",
+        "a K step is whole blocks of 32; the rest of a longer one would be staged and never multiplied",
         "gemm_tc.cu",
         expression="gemm_tc<1, 8, 48, 2>",
     ),
@@ -153,6 +153,17 @@ REFUSALS: tuple[Refusal, ...] = (
         "delta_rule: a block that stages q and k holds one head",
         "delta_rule.cu",
         expression="delta_rule<32, float, 16, true>",
+    ),
+    Refusal(
+        "delta_chunk: T is 1, 4, 8, 16, 32 or 64",
+        "delta_chunk.cu",
+        expression="delta_chunk<32, 2, float>",
+    ),
+    Refusal(
+        "delta_chunk: a thread owns two state rows",
+        "delta_chunk.cu",
+        edit=("constexpr int ACROSS = 16;", "constexpr int ACROSS = 32;"),
+        expression="delta_chunk<32, 4, float>",
     ),
     Refusal(
         "attention: the chunk sum is one tree of 8 positions a lane",
