@@ -176,6 +176,11 @@ class TestHuggingFaceRefusals:
         assert load(folder / "model.safetensors", config).config == config
         with pytest.raises(LanelockError, match=r"config\.json: is not a readable JSON config"):
             load(folder)
+        for text in ("[]", "1", '{"text_config": []}', "{"):
+            (folder / "config.json").write_text(text)
+            with pytest.raises(LanelockError, match=r"config\.json: "):
+                load(folder)
+        (folder / "config.json").unlink()
         (folder / "model.safetensors").unlink()
         with pytest.raises(LanelockError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json"):
             load(folder, config)
