@@ -10,6 +10,7 @@ ROOMS = (
     "add",
     "attention",
     "conv",
+    "delta_chunk",
     "delta_rule",
     "embedding",
     "functions",

@@ -12,11 +12,11 @@ from harness.device import BuildError, NotRun
 from harness.ptx import FAMILIES, census, entries, opcodes, violation
 from harness.sources import KERNELS, closure
 from kernels.catalogue import ROOMS, by_room
-from kernels.entry import ALL_ARCHS, Instance, instance
+from kernels.entry import ALL_ARCHS, Instance, Kernel, Value, instance
 from locks.refusals import REFUSALS, Refusal
 
-#: The baseline and the architecture of the measurements; the others are compiled in the nightly tier. All rooms for
-#: one architecture took 13 s of one core (NVRTC 13.5, 2026-11-30), most of it the tensor-core tiles.
+#: The baseline and the architecture of the measurements; the others are compiled in the nightly tier, and so is every
+#: instantiation of a kernel that has more than MANY (attention, the delta rules: 13 s of one core an architecture).
 QUICK_ARCHS = ("sm_80", "sm_90a")
 
 #: Static shared memory that any launch may use; more is dynamic, with an opt-in.
@@ -35,31 +35,50 @@ _LIBRARY = re.compile(
 _ASSERTION = re.compile(r'static_assert\s*\((?:[^;]*?),\s*"((?:[^"\\]|\\.)*)"\s*\)\s*;', re.DOTALL)
 
 
+MANY = 16
+
+
 def programs() -> list[object]:
-    """(room, architecture) for every room and every architecture that an entry of it names."""
+    """(room, architecture) for every room and every architecture that an entry of it names.
+
+    An architecture with "+" behind it is every instantiation, where the quick tier takes a few.
+    """
+    made = [(room, arch) for room in ROOMS for arch in ALL_ARCHS if instances(room, arch)]
+    made += [(room, arch + "+") for room, arch in made if instances(room, arch) != instances(room, arch + "+")]
     return [
         pytest.param(room, arch, marks=() if arch in QUICK_ARCHS else pytest.mark.nightly, id=f"{room}-{arch}")
-        for room in ROOMS
-        for arch in ALL_ARCHS
-        if instances(room, arch)
+        for room, arch in made
     ]
 
 
 def instances(room: str, arch: str) -> tuple[Instance, ...]:
-    """Every instantiation that the catalogue builds of a room for an architecture."""
+    """Instantiations of a room that the catalogue builds for an architecture; without "+" few of a large kernel."""
     return tuple(
         instance(kernel, **dict(zip((p.name for p in kernel.params), values, strict=True)))
         for kernel in by_room(room)
-        if arch in kernel.archs
-        for values in itertools.product(*(p.values for p in kernel.params))
+        if arch.rstrip("+") in kernel.archs
+        for values in (every(kernel) if arch.endswith("+") else few(kernel))
     )
+
+
+def every(kernel: Kernel) -> list[tuple[Value, ...]]:
+    """All combinations of template values."""
+    return list(itertools.product(*(p.values for p in kernel.params)))
+
+
+def few(kernel: Kernel) -> list[tuple[Value, ...]]:
+    """All combinations if there are at most MANY, else as few as show each value, the last values together."""
+    if len(all_values := every(kernel)) <= MANY:
+        return all_values
+    longest = max(len(p.values) for p in kernel.params)
+    return [tuple(p.values[-1 - i % len(p.values)] for p in kernel.params) for i in range(longest)]
 
 
 @functools.cache
 def compiled(room: str, arch: str) -> Compiled:
     """The room as one program, or a lock that is not run because this NVRTC does not know the architecture."""
     try:
-        return compile_instances(instances(room, arch), arch)
+        return compile_instances(instances(room, arch), arch.rstrip("+"))
     except NotRun as unknown:
         pytest.skip(f"not run: {unknown}")
 

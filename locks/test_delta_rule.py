@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED
 from kernels.entry import buffer_extent, instance, resolve
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
@@ -390,6 +391,14 @@ class TestForms:
         staged = replace(case, kernel=DELTA_RULE_STAGED, template={"D": D, "STATE": state})
 
         assert_same_outputs(staged.run(device), case.run(device))
+
+    def test_the_chunked_rule_is_no_exact_form(self) -> None:
+        """The chunked rule is bounded, so no lane takes it for the scan; locks/test_delta_chunk.py holds it. Red: a
+        chunked kernel that claims to be exact.
+        """
+        assert DELTA_RULE.exact
+        assert DELTA_RULE_STAGED.exact
+        assert not DELTA_CHUNK.exact
 
     @STATES
     def test_random_drafts_leave_the_state_of_plain_decoding(self, device: Device, state: str) -> None:
