@@ -7,6 +7,7 @@ from kernels.catalogue import kernel
 from kernels.entry import Geometry, Instance, Value, instance, resolve
 from kernels.lanes import Lane
 from kernels.rules import ceil_div
+from kernels.streaming import streams
 from kernels.tuning import Tuning
 from oracle.errors import LanelockError
 
@@ -95,7 +96,13 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Lowerings in the order of preference, as (kernel, template, dims); `choose` takes the first that fits."""
     bits = 4 if lane.q4 and projection.q4 else 8
-    form = ("_tiled" if tuning.tiled else "") + ("_q4" if bits == 4 else "")
+    streamed = _is_streamed(machine, tuning)
+    if streamed and rows <= tuning.stream_rows:
+        words = 1 if bits == 4 else lane.words  # noqa: PLR2004  # bits of a code
+        shape = (projection.N, projection.K, rows, words, bits, machine.multiprocessors)
+        for stream in streams(*shape, planes=projection.planes):
+            yield stream.kernel, stream.template, stream.dims
+    form = ("_tiled" if tuning.tiled or streamed else "") + ("_q4" if bits == 4 else "")
     if rows >= tuning.prefill_rows:
         yield from _prefill(projection, rows, lane, machine, tuning, form)
     # on the host a matrix product is one call of the model, and a GEMV many shuffles
@@ -113,6 +120,14 @@ def candidates(
     yield from _prefill(projection, rows, lane, machine, tuning, form)
 
 
+def _is_streamed(machine: Machine, tuning: Tuning) -> bool:
+    """Whether weights are pre-tiled for the streaming projection, which a forced lowering may not read."""
+    forced = tuning.lowering
+    if forced.startswith("projection_stream"):
+        return True
+    return machine.arch == "sm_90a" and tuning.stream_rows > 0 and (not forced or "tiled" in forced)
+
+
 def _gemv_rows(lane: Lane, rows: int) -> Candidate:
     return "gemv_rows", {"WORDS": lane.words, "SEQS": _least(SEQS, rows)}, {}
 
@@ -120,8 +135,8 @@ def _gemv_rows(lane: Lane, rows: int) -> Candidate:
 def _prefill(
     projection: Projection, rows: int, lane: Lane, machine: Machine, tuning: Tuning, form: str
 ) -> Iterator[Candidate]:
-    """The wide rows-in-M tile where it fills the machine, else the narrow one."""
-    wide = ceil_div(projection.N, 128) * ceil_div(rows, 128) >= machine.multiprocessors
+    """The wide rows-in-M tile where it fills three quarters of the machine, else the narrow one."""
+    wide = 4 * ceil_div(projection.N, 128) * ceil_div(rows, 128) >= 3 * machine.multiprocessors
     for suffix, tile in (("_wide", 128), ("", 64)) if wide else (("", 64), ("_wide", 128)):
         split = _split(projection, ceil_div(rows, 128), tile, machine, tuning.prefill_blocks_per_sm, tuning)
         yield f"gemm_rows{form}{suffix}", _words(lane, form), split

@@ -17,10 +17,10 @@ pretile(const unsigned char* __restrict__ codes /* [N, K * BITS / 8] */, const h
   constexpr int BLOCKS = 4, UNIT = 4 * BITS, CODES = 16 * BLOCKS * UNIT, BYTES = CODES + 32 * BLOCKS;
   static_assert(BITS == 8 || BITS == 4, "weight codes have 8 bits (Q8_0) or 4 (Q4)");
   const int chunks = lane::chunks_of_slice(KB), l = threadIdx.x % 32, g = l / 4, t = l % 4;
+  // the 8 slices of every chunk fill a block of 8 warps, so that no warp is without a panel
   const long long unit = static_cast<long long>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   const int chunk = static_cast<int>(unit % chunks), slice = static_cast<int>(unit / chunks % lane::SLICES);
   const long long panel = unit / chunks / lane::SLICES;
-  if (panel * 16 >= N) return;
   const int block = lane::slice_begin(slice, KB) + BLOCKS * chunk, count = lane::slice_begin(slice + 1, KB) - block;
   const auto holds = [&](int half, int j) { return panel * 16 + g + 8 * half < N && j < count; };
   const auto unit_of = [&](int half, int j) { return (panel * 16 + g + 8 * half) * KB + block + j; };

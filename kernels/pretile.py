@@ -1,7 +1,7 @@
 """Catalogue entries of weight pre-tiling: Q8_0 and Q4 rows into panels in fragment order."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
-from kernels.projections import SIZE_RULES, SLICES, WEIGHT_SCALES, derived
+from kernels.projections import SLICES, WEIGHT_RULES, WEIGHT_SCALES, derived
 from kernels.rules import GRID_X, IN_REGISTERS, ceil_div
 
 WARPS = 8
@@ -18,7 +18,7 @@ def _geometry(d: Dims) -> Geometry:
 
 
 RULES = (
-    *SIZE_RULES,
+    *WEIGHT_RULES,
     Rule(lambda d: ceil_div(_panels(d), WARPS) <= GRID_X, "N = {N} by K = {K} has more panels than one grid can hold"),
 )
 LIMITS = {"registers": 64, "smem": 0, **IN_REGISTERS}
@@ -30,7 +30,7 @@ PRETILE = Kernel(
     params=(Param("BITS", (8,)),),
     args=(Buffer("codes", "u8", ("N", "K"), "r", align=16), WEIGHT_SCALES, OUTPUT, *SIZES),
     geometry=_geometry,
-    derive=derived(bits=8, rows=1),
+    derive=derived(bits=8),
     rules=RULES,
     limits=LIMITS,
     doc="Q8_0 codes and scales as panels of 16 rows by 4 blocks in the order of mma fragments.",
@@ -43,7 +43,7 @@ PRETILE_Q4 = Kernel(
     params=(Param("BITS", (4,)),),
     args=(Buffer("codes", "u8", ("N", "half"), "r", align=16), WEIGHT_SCALES, OUTPUT, *SIZES),
     geometry=_geometry,
-    derive=derived(bits=4, rows=1),
+    derive=derived(bits=4),
     rules=RULES,
     limits=LIMITS,
     doc="The same of packed Q4 codes.",

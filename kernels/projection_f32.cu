@@ -19,6 +19,7 @@ template <int SEQS>
 __global__ void __launch_bounds__(256)
 projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [N, K] */,
                float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int K) {
+  lane::overlap_launches();
   static_assert(SEQS >= 1 && W_ROWS * SEQS <= 32, "projection_f32: a lane of the first warp adds the chunks of one output");
   constexpr int OUTPUTS = W_ROWS * SEQS;
   SHARED(float, chunk_sums, [CHUNKS][OUTPUTS]);
@@ -42,9 +43,10 @@ projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const f
       }
     }
     lane::warp_sum(sum);
+    float mine = 0.0f;
 #pragma unroll
-    for (int o = 0; o < OUTPUTS; ++o)
-      if (l == o) chunk_sums[chunk][o] = sum[o];
+    for (int o = 0; o < OUTPUTS; ++o) mine = l == o ? sum[o] : mine;
+    if (l < OUTPUTS) chunk_sums[chunk][l] = mine;
   }
   __syncthreads();
   if (threadIdx.x >= OUTPUTS) return;

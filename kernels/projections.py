@@ -70,12 +70,15 @@ def derived(units: Callable[[Dims], int] | None = None, **fixed: Value) -> Calla
     return derive
 
 
-SIZE_RULES = (
-    between("rows", 1, 2**24, "the rows that 32-bit tile counts and the third grid axis can hold"),
+WEIGHT_RULES = (
     between("N", 1, 2**30, "the outputs that 32-bit row indices can hold"),
     multiple("K", BLOCK, "the elements that share one scale"),
     between("K", BLOCK, 2**24, "the elements whose offsets inside a row fit 32 bits"),
     Rule(lambda d: int(d["KB"]) * BLOCK == int(d["K"]), "KB = {KB} is not K / 32, K = {K}"),
+)
+SIZE_RULES = (
+    between("rows", 1, 2**24, "the rows that 32-bit tile counts and the third grid axis can hold"),
+    *WEIGHT_RULES,
     *row_pitch("y_pitch", "N", 1),
 )
 GRID_RULE = between("grid", 1, GRID_X, "the blocks that one grid axis can hold")

@@ -1,7 +1,7 @@
 """Catalogue entry of the conversion of Q8_0 weights to Q4."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar
-from kernels.projections import SIZE_RULES, derived
+from kernels.projections import WEIGHT_RULES, derived
 from kernels.rules import GRID_X, IN_REGISTERS, ceil_div
 
 THREADS, LANES = 256, 8  # lanes of a block of 32
@@ -28,9 +28,9 @@ Q8_TO_Q4 = Kernel(
         Scalar("KB"),
     ),
     geometry=_geometry,
-    derive=derived(rows=1),
+    derive=derived(),
     rules=(
-        *SIZE_RULES,
+        *WEIGHT_RULES,
         Rule(lambda d: _grid(d) <= GRID_X, "N = {N} by K = {K} has more blocks than one grid can hold"),
     ),
     limits={"registers": 40, "smem": 0, **IN_REGISTERS},

@@ -12,7 +12,7 @@ from harness.device import Device
 from kernels.entry import ALL_ARCHS
 from kernels.lanes import lane
 from kernels.lowering import Lowering, Machine, Projection, choose
-from kernels.tuning import Tuning, tuning
+from kernels.tuning import RANGES, Tuning, tuning
 from locks.projections import FAMILY, Form, operands, run
 from locks.support import PROPERTY, assert_same_bits
 from oracle.config import preset
@@ -103,6 +103,56 @@ class TestChoice:
         assert choose(p, 8, lane("a8"), H200, Tuning()) == choose(p, 8, lane("a8+s16+kv16"), H200, Tuning())
 
 
+class TestRules:
+    """Where one lowering takes over from another."""
+
+    def test_few_rows_stream_the_weights(self) -> None:
+        """Up to `gemv_rows` rows a GPU uses the row-parallel GEMV, the host never. Red: one row more or less."""
+        p, host = Projection("qkvz", 16384, 5120), MACHINES[-1]
+        chosen = [choose(p, rows, lane("a8"), m, Tuning(gemv_rows=4)).kernel for m in (H200, host) for rows in (1, 4, 5)]
+
+        assert chosen == ["gemv_rows", "gemv_rows", "gemm_tc", "gemm_tc", "gemm_tc", "gemm_tc"]
+
+    def test_many_rows_are_put_into_tiles_of_128(self) -> None:
+        """From `prefill_rows` rows on the rows-in-M tile is used. Red: one row more or less."""
+        p = Projection("qkvz", 16384, 5120)
+
+        assert [choose(p, r, lane("a8"), H200, Tuning()).kernel for r in (127, 128)] == ["gemm_tc", "gemm_rows_wide"]
+
+    def test_the_wide_tile_needs_three_quarters_of_the_machine(self) -> None:
+        """99 tiles of 128 weights make an H200 take the wide form, 98 the narrow one. Red: a grid half empty."""
+        chosen = [choose(Projection("p", 128 * n, 512), 128, lane("a8"), H200, Tuning()).kernel for n in (98, 99)]
+
+        assert chosen == ["gemm_rows", "gemm_rows_wide"]
+
+    @pytest.mark.parametrize(("tiles", "most", "splits"), [(264, 8, 1), (263, 8, 2), (66, 8, 4), (1, 8, 8), (1, 3, 2)])
+    def test_splits_double_until_the_machine_is_busy(self, tiles: int, most: int, splits: int) -> None:
+        """Two blocks an SM are enough, and `max_splits` is the end. Red: one doubling too many."""
+        p = Projection("p", 64 * tiles, 512, planes=True)
+
+        assert choose(p, 8, lane("a8"), H200, Tuning(max_splits=most)).dims["splits"] == splits
+
+    @pytest.mark.parametrize(("K", "splits"), [(224, 1), (256, 8)])
+    def test_a_split_needs_a_block_in_every_slice(self, K: int, splits: int) -> None:
+        """8 blocks are the least that are split. Red: planes that nobody writes."""
+        assert choose(Projection("p", 64, K, planes=True), 8, lane("a8"), H200, Tuning()).dims["splits"] == splits
+
+    def test_tiles_are_as_high_as_asked_and_fit(self) -> None:
+        """`warps` panels, or fewer where their ring does not fit. Red: a height beside the one asked for."""
+        p = Projection("qkvz", 16384, 5120)
+        small = Machine("sm_86", 84, SHARED["sm_86"])
+        cases = ((H200, 8), (H200, 1), (small, 4), (small, 8))
+
+        assert [choose(p, 64, lane("a15"), m, Tuning(warps=w)).dims["warps"] for m, w in cases] == [8, 1, 4, 2]
+
+    @pytest.mark.parametrize("name", ["gemv_register", "gemv_staged"])
+    def test_a_gemv_for_one_row_holds_one(self, name: str) -> None:
+        """One row takes the narrow form, more rows the form of 8. Red: the two exchanged."""
+        p, knobs = Projection("p", 64, 512), Tuning(lowering=name)
+
+        assert [choose(p, r, lane("a8"), H200, knobs).dims["SEQS"] for r in (1, 2)] == [1, 8]
+
+
 class TestForced:
     """A forced lowering is used, or refused."""
 
@@ -139,6 +189,14 @@ class TestTuning:
     def test_fields_are_changed_by_name(self) -> None:
         """A JSON object changes the fields it names. Red: the others reset to zero."""
         assert tuning(json.dumps({"warps": 8, "lowering": "gemm_mma"})) == Tuning(warps=8, lowering="gemm_mma")
+
+    @pytest.mark.parametrize(("name", "low", "high"), [(n, *r) for n, r in RANGES.items()])
+    def test_ranges_end_where_they_say(self, name: str, low: int, high: int) -> None:
+        """Both ends of a range are taken, and nothing beyond. Red: a range one too wide."""
+        assert [getattr(Tuning(**{name: v}), name) for v in (low, high)] == [low, high]
+        for beyond in (low - 1, high + 1):
+            with pytest.raises(LanelockError, match=f"{name} = {beyond} must be between {low} and {high}"):
+                Tuning(**{name: beyond})
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
