@@ -659,6 +659,13 @@ class TestRefusals:
             host.launch(host.build(instance(probe.LAST_BLOCK)), geometry, [memory])
         host.free(memory)
 
+    def test_a_block_beyond_the_launch_bounds_is_named(self, host: HostDevice) -> None:
+        """A GPU refuses a block larger than its kernel was compiled for. Red: launch bounds read past."""
+        memory = host.alloc("y", 4 * 33)
+        with pytest.raises(DeviceError, match="a block of 33 threads exceeds the 32 of its launch bounds"):
+            host.launch(host.build(instance(probe.BARRIER_AND_SHUFFLE)), Geometry((1, 1, 1), (33, 1, 1)), [memory])
+        host.free(memory)
+
     @pytest.mark.parametrize("name", list(VALUES))
     def test_a_wrong_argument_is_named(self, host: HostDevice, name: str) -> None:
         """Number, kind and presence of arguments are the catalogue's."""

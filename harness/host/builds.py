@@ -12,9 +12,12 @@ from harness.device import BuildError
 from harness.host.arguments import Slot, slots
 from harness.host.compilers import Compiler
 from harness.host.library import RUNTIME, Runtime
-from harness.host.thunks import library_source, refuse_assembly, symbol, thunk
+from harness.host.thunks import bound, bounds_source, library_source, refuse_assembly, symbol, thunk
 from harness.sources import KERNELS, closure, closure_text
 from kernels.entry import Instance, Kernel, Value
+
+#: Threads of a block that any kernel may have.
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Built:
     thunk: int
     library: Path
     slots: tuple[Slot, ...]
+    threads: int  # the largest block that its launch bounds allow
 
     @property
     def name(self) -> str:
@@ -83,7 +87,7 @@ class Builder:
             headers = "".join(p.read_text() for p in sorted(RUNTIME.glob("*.h")))
             # a library names its source by path only in debug output, so equal text in an overlay shares the entry
             self._closures[source] = cache_key(
-                "host kernel", *self.compiler.command, self.compiler.version, *self.compiler.flags(self.march),
+                "host kernel 2", *self.compiler.command, self.compiler.version, *self.compiler.flags(self.march),
                 closure_text(source), headers,
             )
         return self._closures[source]
@@ -115,7 +119,7 @@ class Builder:
 
     def _compile(self, source: Path, group: list[Instance], output: Path) -> None:
         text = output.with_suffix(".cpp")
-        text.write_text(library_source(source, group))
+        text.write_text(library_source(source, group) + bounds_source(source.read_text(), group))
         names = ", ".join(inst.expression for inst in group)
         self.compiler.compile([text], output, self.flags, f"{source.name} ({names}) on the host device")
         text.unlink()
@@ -124,4 +128,6 @@ class Builder:
         loaded = ctypes.PyDLL(str(library))
         loaded.lanelock_bind(ctypes.c_void_p(self.runtime.machine_address))
         address = ctypes.cast(getattr(loaded, symbol(index)), ctypes.c_void_p).value
-        self._built[_identity_of(inst)] = Built(inst, int(address or 0), library, slots(inst))
+        declared = getattr(loaded, bound(index), None)
+        threads = MAX_THREADS if declared is None else int(declared())
+        self._built[_identity_of(inst)] = Built(inst, int(address or 0), library, slots(inst), threads)

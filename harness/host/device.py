@@ -21,7 +21,7 @@ from harness.device import (
     Properties,
 )
 from harness.host.arguments import Packed, pack
-from harness.host.builds import Builder, Built
+from harness.host.builds import MAX_THREADS, Builder, Built
 from harness.host.compilers import find, march_of_machine
 from harness.host.graph import Capture, HostGraph
 from harness.host.library import DIVERGENCE, LAUNCH, OUT_OF_BOUNDS, Runtime, runtime
@@ -169,6 +169,12 @@ class HostDevice:
         schedule, seed = coded(self.options.schedule, ("ascending", "descending"))
         copies, copies_seed = coded(self.options.copies, ("eager", "late"))
         g = geometry
+        threads = g.block[0] * g.block[1] * g.block[2]
+        if built.threads < threads <= MAX_THREADS:
+            raise DeviceError(
+                f"{built.name} on the host device: a block of {threads} threads exceeds the {built.threads} of its "
+                "launch bounds"
+            )
         try:
             launch = LAUNCH.pack(
                 built.thunk, *g.grid, *g.block, g.smem, g.cluster, schedule, copies, seed, copies_seed,

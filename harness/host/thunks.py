@@ -11,6 +11,10 @@ from harness.device import BuildError
 from kernels.entry import DTYPES, Buffer, Instance, Scalar, buffer_dtype
 
 _ASM = re.compile(r"\b(__asm__|asm)\b")
+_BOUNDS = re.compile(
+    r"(?P<header>template\s*<[^;{}]*>\s*)?__global__\s+void\s+__launch_bounds__\s*"
+    r"\((?P<bounds>(?:[^()]|\([^()]*\))*)\)\s*(?P<symbol>\w+)\s*\("
+)
 #: The headers whose business PTX is; no other source may hold assembly.
 DEVICE_HEADERS = ("device_ptx.cuh", "hopper_ptx.cuh")
 
@@ -49,6 +53,33 @@ def library_source(source: Path, instances: Sequence[Instance]) -> str:
     """The text of a library that holds these instantiations of one source."""
     thunks = (thunk(inst, i) for i, inst in enumerate(instances))
     return "\n".join([f'#include "{source}"', *thunks, BIND, ""])
+
+
+def bound(index: int) -> str:
+    """The exported name of the function that says how many threads a block of that thunk may have."""
+    return f"lanelock_bound_{index}"
+
+
+def bounds_source(text: str, instances: Sequence[Instance]) -> str:
+    """What the kernels of a source say in their launch bounds, as functions of its library.
+
+    A GPU refuses a larger block, so the host device has to know the number; it may depend on template values, and so
+    the compiler is asked.
+    """
+    declared = {match["symbol"]: match for match in _BOUNDS.finditer(text)}
+    used = {inst.kernel.symbol for inst in instances} & declared.keys()
+    lines = [
+        f"{declared[name]['header'] or ''}struct lanelock_bounds_{name} "
+        f"{{ static constexpr int values[] = {{{declared[name]['bounds']}}}; }};"
+        for name in sorted(used)
+    ]
+    lines += [
+        f'extern "C" __attribute__((visibility("default"))) int {bound(index)}() '
+        f"{{ return lanelock_bounds_{inst.expression}::values[0]; }}"
+        for index, inst in enumerate(instances)
+        if inst.kernel.symbol in used
+    ]
+    return "\n".join([*lines, ""])
 
 
 def refuse_assembly(sources: Sequence[Path]) -> None:
