@@ -22,6 +22,7 @@ from oracle.errors import LanelockError
 SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90a": 232448, "sm_100a": 232448, "sm_120": 101376}
 MACHINES = [Machine(arch, 132, SHARED[arch]) for arch in ALL_ARCHS] + [Machine("x86-64-v3", 2, 232448)]
 H200 = Machine("sm_90a", 132, 232448)
+PLAIN = Tuning(stream_rows=0)  # no streaming: weights as rows, and the lowerings that every GPU has
 LANES = ("a15", "a8", "q4", "a8+s16+kv16")
 ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128, 264, 512, 4096)
 SIZES = ("qwen3.8-27b", "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "mini", "tiny")
@@ -84,7 +85,7 @@ class TestChoice:
 
     def test_a_narrow_projection_is_split(self) -> None:
         """5120 outputs leave an H200 short of work, so that K is split. Red: the split forgotten."""
-        chosen = choose(Projection("Wo", 5120, 6144, planes=True), 32, lane("a8"), H200, Tuning())
+        chosen = choose(Projection("Wo", 5120, 6144, planes=True), 32, lane("a8"), H200, PLAIN)
 
         assert chosen.planes == 8
         assert chosen.geometry.grid[0] * chosen.geometry.grid[1] >= 2 * H200.multiprocessors
@@ -92,7 +93,8 @@ class TestChoice:
     def test_q4_is_read_where_the_lane_has_it(self) -> None:
         """The q4 lane reads Q4 weights, but for what stays Q8_0. Red: the head converted."""
         body, head = Projection("gu", 1024, 512), Projection("Wout", 1024, 512, q4=False)
-        forms = [choose(p, 5, lane("q4"), H200, Tuning(tiled=t)).weights for p in (body, head) for t in (False, True)]
+        knobs = [Tuning(stream_rows=0, tiled=t) for t in (False, True)]
+        forms = [choose(p, 5, lane("q4"), H200, k).weights for p in (body, head) for k in knobs]
 
         assert forms == ["q4 rows", "q4 panels", "rows", "panels"]
 
@@ -109,7 +111,8 @@ class TestRules:
     def test_few_rows_stream_the_weights(self) -> None:
         """Up to `gemv_rows` rows a GPU uses the row-parallel GEMV, the host never. Red: one row more or less."""
         p, host = Projection("qkvz", 16384, 5120), MACHINES[-1]
-        chosen = [choose(p, rows, lane("a8"), m, Tuning(gemv_rows=4)).kernel for m in (H200, host) for rows in (1, 4, 5)]
+        knobs = Tuning(stream_rows=0, gemv_rows=4)
+        chosen = [choose(p, rows, lane("a8"), m, knobs).kernel for m in (H200, host) for rows in (1, 4, 5)]
 
         assert chosen == ["gemv_rows", "gemv_rows", "gemm_tc", "gemm_tc", "gemm_tc", "gemm_tc"]
 
@@ -117,11 +120,11 @@ class TestRules:
         """From `prefill_rows` rows on the rows-in-M tile is used. Red: one row more or less."""
         p = Projection("qkvz", 16384, 5120)
 
-        assert [choose(p, r, lane("a8"), H200, Tuning()).kernel for r in (127, 128)] == ["gemm_tc", "gemm_rows_wide"]
+        assert [choose(p, r, lane("a8"), H200, PLAIN).kernel for r in (127, 128)] == ["gemm_tc", "gemm_rows_wide"]
 
     def test_the_wide_tile_needs_three_quarters_of_the_machine(self) -> None:
         """99 tiles of 128 weights make an H200 take the wide form, 98 the narrow one. Red: a grid half empty."""
-        chosen = [choose(Projection("p", 128 * n, 512), 128, lane("a8"), H200, Tuning()).kernel for n in (98, 99)]
+        chosen = [choose(Projection("p", 128 * n, 512), 128, lane("a8"), H200, PLAIN).kernel for n in (98, 99)]
 
         assert chosen == ["gemm_rows", "gemm_rows_wide"]
 
@@ -130,12 +133,12 @@ class TestRules:
         """Two blocks an SM are enough, and `max_splits` is the end. Red: one doubling too many."""
         p = Projection("p", 64 * tiles, 512, planes=True)
 
-        assert choose(p, 8, lane("a8"), H200, Tuning(max_splits=most)).dims["splits"] == splits
+        assert choose(p, 8, lane("a8"), H200, Tuning(stream_rows=0, max_splits=most)).dims["splits"] == splits
 
     @pytest.mark.parametrize(("K", "splits"), [(224, 1), (256, 8)])
     def test_a_split_needs_a_block_in_every_slice(self, K: int, splits: int) -> None:
         """8 blocks are the least that are split. Red: planes that nobody writes."""
-        assert choose(Projection("p", 64, K, planes=True), 8, lane("a8"), H200, Tuning()).dims["splits"] == splits
+        assert choose(Projection("p", 64, K, planes=True), 8, lane("a8"), H200, PLAIN).dims["splits"] == splits
 
     def test_tiles_are_as_high_as_asked_and_fit(self) -> None:
         """`warps` panels, or fewer where their ring does not fit. Red: a height beside the one asked for."""
@@ -143,7 +146,8 @@ class TestRules:
         small = Machine("sm_86", 84, SHARED["sm_86"])
         cases = ((H200, 8), (H200, 1), (small, 4), (small, 8))
 
-        assert [choose(p, 64, lane("a15"), m, Tuning(warps=w)).dims["warps"] for m, w in cases] == [8, 1, 4, 2]
+        chosen = [choose(p, 64, lane("a15"), m, Tuning(stream_rows=0, warps=w)) for m, w in cases]
+        assert [c.dims["warps"] for c in chosen] == [8, 1, 4, 2]
 
     @pytest.mark.parametrize("name", ["gemv_register", "gemv_staged"])
     def test_a_gemv_for_one_row_holds_one(self, name: str) -> None:
