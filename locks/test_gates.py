@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from kernels.entry import instance, resolve
 from kernels.gates import GATES
 from locks.support import (
     PROPERTY,
@@ -200,6 +201,7 @@ class TestRefusal:
             ({"rows": 0}, "rows = 0 must be between 1 and"),
             ({"HV": 0}, "HV = 0 must be between 1 and 65535"),
             ({"rows": 2**30, "HV": 4}, "rows \\* HV exceeds what an int can count"),
+            ({"rows": 2**31 - 128, "HV": 1}, "rows \\* HV exceeds what an int can count"),
             ({"ba_pitch": 7}, "ba_pitch = 7 is less than the row"),
         ],
     )
@@ -207,3 +209,7 @@ class TestRefusal:
         """The refusal names the size and what it must be. Red: a rule dropped from the entry."""
         with pytest.raises(LanelockError, match=sentence):
             Case(GATES, {"rows": 2, "HV": 4, **dims}, {}).run(device)
+
+    def test_the_largest_count_is_not_refused(self) -> None:
+        """One row fewer than the refused count passes the rules. Red: `<` for `<=`."""
+        assert resolve(instance(GATES), {"rows": 2**31 - 129, "HV": 1})["rows"] == 2**31 - 129

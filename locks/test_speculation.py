@@ -85,6 +85,12 @@ class TestPack:
 
         assert_same_outputs(case.run(device), {"tokens": tokens, "length": length})
 
+    @pytest.mark.parametrize("picks", [(2, 3), (2, 5), (1, 4)])
+    def test_truth_needs_one_pick_more_than_drafts(self, picks: tuple[int, int]) -> None:
+        """Three drafts meet four picks of the same sequences. Red: a last pick left out, unseen."""
+        with pytest.raises(ValueError, match="do not fit picks"):
+            truth.accept(np.zeros((2, 3), np.int64), np.zeros(picks, np.int64))
+
     def test_lengths_are_the_truth(self, device: Device) -> None:
         """A sequence has rows up to its end and no further. Red: one row too many at the end, or one too few."""
         end, position = np.arange(20), np.full(20, 8)
