@@ -61,8 +61,8 @@ def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
         return {
             "mma_s8": tall * wide * words * blocks // 128,
             "dp4a": 0,
-            "bulk_bytes": tall // 16 * panel_bytes(bits) * blocks // 4,
-            "cp_async_bytes": launched * rows * (K * words + 4 * blocks),
+            "bulk_bytes": tall // 16 * panel_bytes(bits) * blocks // 4 + launched * rows * K * words,
+            "cp_async_bytes": launched * rows * 4 * blocks,
         }
     tall = ceil_to(N, 16 * warps if "tc" in f.name else 64 * int(t["PANELS"]))
     wide = ceil_to(rows, int(t["COLS"]) if "tc" in f.name else 128)
