@@ -105,6 +105,7 @@ attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch, con
           float* __restrict__ out /* [T, B, HQ D], for z = 1 */, int out_pitch, float* __restrict__ parts /* [T, B, HQ, chunks, D] */,
           float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */, int B, int G, int HQ, int HKV, int context, int chunks,
           float scale) {
+  lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER, SHARES = THREADS / D, MINE = (Q + SHARES - 1) / SHARES;
   static_assert(Q <= 32, "attention: a lane stores the score of one query");
   SHARED(float, e, [CHUNK][Q]);
@@ -167,6 +168,7 @@ attention_combine(const float* __restrict__ parts /* [T, B, HQ, chunks, D] */, c
                   const int* __restrict__ slot /* [B], -1: none */, const int* __restrict__ position /* [B] */,
                   const int* __restrict__ length /* [B], <= T */, float* __restrict__ out /* [T, B, HQ D] */, int out_pitch,
                   int B, int HQ, int chunks) {
+  lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   const int b = blockIdx.x % B, t = blockIdx.x / B, h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
   if (h >= HQ || slot[b] < 0 || t >= length[b]) return;

@@ -69,6 +69,7 @@ def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, doc: str)
         name=name,
         room="attention",
         symbol="attention",
+        dependent=True,
         params=(HEAD_DIMS, QUERIES, KV),
         args=(
             *token_rows("queries", "width", "r"),
@@ -106,6 +107,7 @@ ATTENTION_COMBINE = Kernel(
     name="attention_combine",
     room="attention",
     symbol="attention_combine",
+    dependent=True,
     params=(HEAD_DIMS,),
     args=(
         Buffer("parts", "f32", PARTS, "r", align=16),

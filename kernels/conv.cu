@@ -19,6 +19,7 @@ conv(const float* __restrict__ x /* [T, B, C] */, int x_pitch, const float* __re
      float* __restrict__ ring /* [slots, RING, C] */, const int* __restrict__ slot /* [B], -1: none */,
      const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
      float* __restrict__ y /* [T, B, C] */, int y_pitch, int B, int C, int normed_heads /* q and k heads */) {
+  lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   const int head = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int b = blockIdx.y, count = length[b];

@@ -21,6 +21,7 @@ CONV = Kernel(
     name="conv",
     room="conv",
     symbol="conv",
+    dependent=True,
     params=(HEAD_DIMS,),
     args=(
         *token_rows("x", "C", "r"),

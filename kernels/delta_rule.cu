@@ -57,6 +57,7 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
            const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
            const int* __restrict__ replay /* [B], tokens before the state is stored; -1: all */,
            float* __restrict__ o /* [T, B, HV D] */, int o_pitch, int B, int HK, int HV, float scale) {
+  lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   static_assert(D % ROWS == 0, "delta_rule: a warp owns whole rows, and the rows of a head split evenly");
   constexpr int GROUPS = D / ROWS;  // warps a head

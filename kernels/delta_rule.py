@@ -26,6 +26,7 @@ DELTA_RULE = Kernel(
     name="delta_rule",
     room="delta_rule",
     symbol="delta_rule",
+    dependent=True,
     params=(HEAD_DIMS, STATE, Param("ROWS", (4, 8, 16)), Param("STAGED", (False,))),
     args=(
         *token_rows("qkv", "width", "r"),

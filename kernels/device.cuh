@@ -24,6 +24,13 @@ __device__ __forceinline__ float maximum(float a, float b) { return is_nan(a) ? 
 #include "device_ptx.cuh"
 #endif
 
+namespace lane {
+
+// First in a kernel whose entry is `dependent`: its blocks start while the launch ahead ends, and read nothing before it has.
+__device__ __forceinline__ void overlap_launches() { admit_next_launch(), await_launches_before(); }
+
+}  // namespace lane
+
 struct half_t {
   unsigned short bits;
 };

@@ -147,4 +147,20 @@ __device__ __forceinline__ float warp_max_nan(float x) {
   return v[0];
 }
 
+// ---- dependent launch, from Hopper on; elsewhere a launch starts when the one ahead of it has ended
+
+// everything before this launch is complete and visible
+__device__ __forceinline__ void await_launches_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// the next launch may start its blocks as soon as every block of this one has said so or has ended
+__device__ __forceinline__ void admit_next_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 }  // namespace lane

@@ -5,6 +5,7 @@ __global__ void __launch_bounds__(128)
 embedding(const int* __restrict__ tokens /* [rows] */, const signed char* __restrict__ codes /* [V, K] */,
           const half_t* __restrict__ weight_scales /* [V, K/32] */, float* __restrict__ y /* [rows, K] */, int y_pitch,
           int K, int V) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
   if (k >= K) return;

@@ -17,6 +17,7 @@ EMBEDDING = Kernel(
     name="embedding",
     room="embedding",
     symbol="embedding",
+    dependent=True,
     args=(
         Buffer("tokens", "i32", ("rows",), "r"),
         Buffer("codes", "i8", ("V", "K"), "r", align=4),

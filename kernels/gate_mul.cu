@@ -17,6 +17,7 @@ __device__ inline void gated(float (&v)[OWNED], const float* __restrict__ x, con
 __global__ void __launch_bounds__(128)
 gate_mul(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ gate /* [rows, K] */,
          int gate_pitch, float* __restrict__ y /* [rows, K] */, int y_pitch, int K) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * OWNED;
   if (k >= K) return;
@@ -31,6 +32,7 @@ gate_mul_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch,
                   const float* __restrict__ gate /* [rows, K] */, int gate_pitch,
                   signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
                   int K) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * OWNED;
   float v[OWNED];

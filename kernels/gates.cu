@@ -6,6 +6,7 @@ __global__ void __launch_bounds__(128)
 gates(const float* __restrict__ ba /* [rows, 2, HV]: b, then a */, int ba_pitch, const float* __restrict__ A /* [HV] */,
       const float* __restrict__ dt /* [HV] */, float* __restrict__ beta /* [rows, HV] */,
       float* __restrict__ g /* [rows, HV] */, float* __restrict__ alpha /* [rows, HV] */, int rows, int HV) {
+  lane::overlap_launches();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= rows * HV) return;
   const int h = i % HV;

@@ -14,6 +14,7 @@ GATES = Kernel(
     name="gates",
     room="gates",
     symbol="gates",
+    dependent=True,
     args=(
         Buffer("ba", "f32", ("rows", "pair"), "r", "ba_pitch"),
         Scalar("ba_pitch"),

@@ -70,6 +70,7 @@ __device__ inline void advance(long long key, int* token, int* flag, int* positi
 __global__ void __launch_bounds__(THREADS)
 greedy_part(const float* __restrict__ logits /* [rows, V] */, int logits_pitch, int V, int tile,
             long long* __restrict__ parts /* [rows, tiles] */) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int begin = blockIdx.y * tile, end = begin + tile < V ? begin + tile : V;
   const long long key = highest_logit(logits + row * logits_pitch, begin, end);
@@ -79,6 +80,7 @@ greedy_part(const float* __restrict__ logits /* [rows, V] */, int logits_pitch, 
 __global__ void __launch_bounds__(THREADS)
 greedy_pick(const float* __restrict__ logits /* [rows, V] */, int logits_pitch, int V,
             int* __restrict__ tokens /* [rows] */, int* __restrict__ flags /* [rows] */) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const long long key = highest_logit(logits + row * logits_pitch, 0, V);
   if (threadIdx.x == 0) pick(key, tokens + row, flags + row);
@@ -87,6 +89,7 @@ greedy_pick(const float* __restrict__ logits /* [rows, V] */, int logits_pitch, 
 __global__ void __launch_bounds__(32)
 greedy_pick_parts(const long long* __restrict__ parts /* [rows, tiles] */, int tiles,
                   int* __restrict__ tokens /* [rows] */, int* __restrict__ flags /* [rows] */) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const long long key = highest_part(parts + row * tiles, tiles);
   if (threadIdx.x == 0) pick(key, tokens + row, flags + row);
@@ -97,6 +100,7 @@ greedy_advance(const float* __restrict__ logits /* [rows, V] */, int logits_pitc
                int* __restrict__ tokens /* [rows] */, int* __restrict__ flags /* [rows] */,
                int* __restrict__ positions /* [rows] */, int* __restrict__ history /* [rows, limit + 1] */,
                int history_pitch, int limit) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const long long key = highest_logit(logits + row * logits_pitch, 0, V);
   if (threadIdx.x == 0)
@@ -108,6 +112,7 @@ greedy_advance_parts(const long long* __restrict__ parts /* [rows, tiles] */, in
                      int* __restrict__ tokens /* [rows] */, int* __restrict__ flags /* [rows] */,
                      int* __restrict__ positions /* [rows] */, int* __restrict__ history /* [rows, limit + 1] */,
                      int history_pitch, int limit) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const long long key = highest_part(parts + row * tiles, tiles);
   if (threadIdx.x == 0)

@@ -34,15 +34,23 @@ __device__ __forceinline__ void barrier_wait(barrier_t* b, unsigned parity) {
       : "memory");
 }
 
-// ---- the copy engine: sizes and addresses are multiples of 16; what is read once leaves L2 first
+// ---- the copy engine: sizes and addresses are multiples of 16; what is read ONCE leaves L2 first
 
+template <bool ONCE = true>
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, unsigned bytes, barrier_t* b) {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                   ptx::shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(ptx::shared_address(b)), "l"(policy)
-               : "memory");
+  if constexpr (ONCE) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                     ptx::shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(ptx::shared_address(b)), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     ptx::shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(ptx::shared_address(b))
+                 : "memory");
+  }
 }
 
 // shared memory that this thread wrote is seen by the copy engine and by wgmma
@@ -92,13 +100,5 @@ __device__ __forceinline__ void await_flag(const unsigned* flag, unsigned value)
     else asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(seen) : "r"(ptx::shared_address(flag)) : "memory");
   } while (seen != value);
 }
-
-// ---- dependent launch
-
-// everything before this launch is complete and visible
-__device__ __forceinline__ void await_launches_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// the next launch may start its blocks as soon as every block of this one has said so or has ended
-__device__ __forceinline__ void admit_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 }  // namespace lane

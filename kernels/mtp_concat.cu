@@ -9,6 +9,7 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
                     const float* __restrict__ enorm /* [K] */, const float* __restrict__ hnorm /* [K] */,
                     signed char* __restrict__ codes /* [rows, WORDS, 2 K] */, float* __restrict__ scales /* [rows, 2 K/32] */,
                     int K, float eps) {
+  lane::overlap_launches();
   SHARED(float, chunk_sums, [CHUNKS]);
   const long long row = blockIdx.x;
   const bool second = blockIdx.y == 1;

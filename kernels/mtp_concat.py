@@ -22,6 +22,7 @@ MTP_CONCAT_QUANTIZE = Kernel(
     name="mtp_concat_quantize",
     room="mtp_concat",
     symbol="mtp_concat_quantize",
+    dependent=True,
     params=(Param("WORDS", (1, 2)),),
     args=(
         *rows_f32("embedded", "K", "r"),

@@ -18,6 +18,7 @@ SET_POSITIONS = Kernel(
     name="set_positions",
     room="positions",
     symbol="set_positions",
+    dependent=True,
     args=(
         Buffer("start", "i32", ("B",), "r"),
         Buffer("positions", "i32", ("rows",), "w"),

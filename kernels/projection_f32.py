@@ -18,6 +18,7 @@ PROJECTION_F32 = Kernel(
     name="projection_f32",
     room="projection_f32",
     symbol="projection_f32",
+    dependent=True,
     params=(Param("SEQS", (1, 8)),),
     args=(
         *rows_f32("x", "K", "r"),

@@ -1,16 +1,17 @@
 """Catalogue entries of the streaming projection: Q8_0 and Q4 panels through rings of bulk copies.
 
-Dims: ranks: blocks of a cluster, which share the slices of K. grid: clusters. warps: of a block. stages: of a warp's
-ring. slots: groups of panels whose slice sums a block can hold at a time.
+Dims: grid: blocks along N. splits: blocks along K. warps: of a block. stages: of a warp's ring. width: groups of panels
+whose slice sums a block holds at a time. held: slices whose activation codes it holds.
 """
 
 from kernels.entry import Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.projections import (
     ARGS_TILED,
-    ONE_PLANE,
+    GRID_RULE,
     PANEL_ROWS,
     SIZE_RULES,
     SLICES,
+    SPLIT_RULES,
     WORDS,
     chunks_of_slice,
     derived,
@@ -21,7 +22,7 @@ from kernels.rules import BLOCK, GRID_X, IN_REGISTERS, between, ceil_div
 
 SHARED_BUDGET = 227 * 1024
 COLS_ONE = Param("COLS", (8, 16, 32, 64))
-ARGS = (*ARGS_TILED, Scalar("stages"), Scalar("slots"))
+ARGS = (*ARGS_TILED, Scalar("stages"), Scalar("width"), Scalar("held"))
 
 
 def held_rows(rows: int, cols: int) -> int:
@@ -29,18 +30,21 @@ def held_rows(rows: int, cols: int) -> int:
     return min(rows, cols) if cols == 8 else cols  # noqa: PLR2004  # columns of one fragment
 
 
-def row_pitch_bytes(blocks: int, slices: int) -> int:
+def row_pitch_bytes(blocks: int) -> int:
     """Bytes from one staged row to the next: room for the padding of a last chunk, and 16 more than a multiple of 128."""
-    return ceil_div(ceil_div(blocks * slices, SLICES) * BLOCK + 128, 128) * 128 + 16
+    return ceil_div(ceil_div(blocks, SLICES) * BLOCK + 128, 128) * 128 + 16
 
 
-def fixed_bytes(rows: int, blocks: int, cols: int, words: int, panels: int, ranks: int, slots: int) -> int:
-    """Shared memory of a block besides its rings: sums, activation scales and codes, flags."""
-    slices = SLICES // ranks
-    sums = slots * panels * PANEL_ROWS * cols * 4
-    scales = slices * chunks_of_slice(blocks) * 4 * cols * 4
-    codes = words * held_rows(rows, cols) * row_pitch_bytes(blocks, slices)
-    return sums + scales + codes + 4 * slots
+def slices_of(splits: int) -> int:
+    """Slices of the block that has most of them."""
+    return ceil_div(SLICES, splits)
+
+
+def fixed_bytes(rows: int, blocks: int, cols: int, words: int, panels: int, splits: int, width: int, held: int) -> int:
+    """Shared memory of a block besides its rings: sums with a turn each, activation scales and codes."""
+    sums = 0 if splits > 1 else width * (panels * PANEL_ROWS * cols * 4 + 4)
+    scales = slices_of(splits) * chunks_of_slice(blocks) * 4 * cols * 4
+    return sums + scales + held * (words * held_rows(rows, cols) * row_pitch_bytes(blocks) + 16)
 
 
 def stage_bytes(bits: int, panels: int) -> int:
@@ -50,14 +54,14 @@ def stage_bytes(bits: int, panels: int) -> int:
 
 def _smem(d: Dims) -> int:
     rows, blocks, cols, words = (int(d[name]) for name in ("rows", "KB", "COLS", "WORDS"))
-    rings = int(d["warps"]) * int(d["stages"]) * stage_bytes(int(d["BITS"]), int(d["PANELS"]))
-    return rings + fixed_bytes(rows, blocks, cols, words, int(d["PANELS"]), int(d["ranks"]), int(d["slots"]))
+    panels, splits, width, held = (int(d[name]) for name in ("PANELS", "splits", "width", "held"))
+    rings = int(d["warps"]) * int(d["stages"]) * stage_bytes(int(d["BITS"]), panels)
+    return rings + fixed_bytes(rows, blocks, cols, words, panels, splits, width, held)
 
 
 def _geometry(d: Dims) -> Geometry:
-    ranks, rows_of_block = int(d["ranks"]), int(d["COLS"])
-    grid = (int(d["grid"]) * ranks, ceil_div(int(d["rows"]), rows_of_block), 1)
-    return Geometry(grid, (32 * int(d["warps"]), 1, 1), _smem(d), ranks)
+    grid = (int(d["grid"]), ceil_div(int(d["rows"]), int(d["COLS"])), int(d["splits"]))
+    return Geometry(grid, (32 * int(d["warps"]), 1, 1), _smem(d))
 
 
 def _groups(d: Dims) -> int:
@@ -71,20 +75,20 @@ def most_warps(cols: int) -> int:
 
 RULES = (
     *SIZE_RULES,
-    ONE_PLANE,
+    *SPLIT_RULES,
     row_groups("y", 8),
-    Rule(lambda d: d["ranks"] in (1, 2, 4, 8), "ranks = {ranks} do not share 8 slices evenly"),
-    between("grid", 1, GRID_X // SLICES, "the clusters that one grid axis can hold"),
+    GRID_RULE,
     between("stages", 1, 16, "the stages that a ring is built for"),
-    between("slots", 1, 32, "the groups whose sums a block can hold"),
+    between("width", 1, 32, "the groups whose sums a block can hold"),
+    between("held", 1, SLICES, "the slices of K"),
     Rule(
         lambda d: 1 <= int(d["warps"]) <= most_warps(int(d["COLS"])),
         "warps = {warps} of a block of {COLS} sequences: it has at least 1, and at most 16 up to 16 sequences, else 8",
     ),
     Rule(
         lambda d: _smem(d) <= SHARED_BUDGET,
-        f"{{warps}} rings of {{stages}} stages and {{rows}} rows of K = {{K}} on {{ranks}} blocks exceed {SHARED_BUDGET} "
-        "bytes of shared memory",
+        f"{{warps}} rings of {{stages}} stages, {{width}} groups of sums and {{held}} slices of {{rows}} rows of K = {{K}} "
+        f"exceed {SHARED_BUDGET} bytes of shared memory",
     ),
 )
 
@@ -99,7 +103,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         params=params,
         args=ARGS,
         geometry=_geometry,
-        derive=derived(_groups, bits=bits, ranks=1, warps=4, stages=3, slots=2),
+        derive=derived(_groups, bits=bits, warps=4, stages=3, width=2, held=2),
         rules=RULES,
         archs=("sm_90a",),
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},

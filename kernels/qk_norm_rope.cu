@@ -31,6 +31,7 @@ qk_norm_rope(const float* __restrict__ x /* [T, B, 2 HQ D + 2 HKV D] */, int x_p
              const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
              float* __restrict__ q /* [T, B, HQ D] */, int q_pitch, KV* __restrict__ keys /* [slots, HKV, context, D] */,
              KV* __restrict__ values /* [slots, HKV, context, D] */, int B, int HQ, int HKV, int R, int context, float eps) {
+  lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   const int head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
   const long long row = blockIdx.x;

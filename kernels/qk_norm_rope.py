@@ -31,6 +31,7 @@ QK_NORM_ROPE = Kernel(
     name="qk_norm_rope",
     room="qk_norm_rope",
     symbol="qk_norm_rope",
+    dependent=True,
     params=(HEAD_DIMS, Param("KV", ("f32", "f16"))),
     args=(
         *token_rows("x", "width", "r"),

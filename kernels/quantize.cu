@@ -7,6 +7,7 @@ template <int WORDS>
 __global__ void __launch_bounds__(128)
 quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch,
          signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */, int K) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * OWNED;
   float v[OWNED];

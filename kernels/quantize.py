@@ -17,6 +17,7 @@ QUANTIZE = Kernel(
     name="quantize",
     room="quantize",
     symbol="quantize",
+    dependent=True,
     params=(Param("WORDS", (1, 2)),),
     args=(*rows_f32("x", "K", "r"), *code_buffers("K"), Scalar("K")),
     geometry=pointwise("K"),

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
 rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
                   signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
                   float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
+  lane::overlap_launches();
   const int k = threadIdx.x * OWNED;
   float v[OWNED];
   lane::load_row(v, x + static_cast<long long>(blockIdx.x) * x_pitch + k, k < K);
@@ -56,6 +57,7 @@ add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x
                       const float* __restrict__ w /* [K] */, signed char* __restrict__ codes /* [rows, WORDS, K] */,
                       float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
                       int normed_pitch, int K, float eps) {
+  lane::overlap_launches();
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
   float v[OWNED];
   add_chunk<PLANED>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, threadIdx.x * OWNED, K);
@@ -68,6 +70,7 @@ __global__ void __launch_bounds__(256)
 add_rms_norm_part(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
                   const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
                   float* __restrict__ chunk_sums /* [rows, chunks] */, int K) {
+  lane::overlap_launches();
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
   const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, own = threadIdx.x % 32 * OWNED;
   if (chunk * CHUNK >= K) return;  // a whole warp: the last block may have more warps than chunks are left
@@ -84,6 +87,7 @@ add_rms_norm_apply(const float* __restrict__ x /* [rows, K] */, int x_pitch,
                    signed char* __restrict__ codes /* [rows, WORDS, K] */,
                    float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
                    int normed_pitch, int K, float eps) {
+  lane::overlap_launches();
   const long long row = blockIdx.x;
   const int chunk = (blockIdx.y * blockDim.x + threadIdx.x) / 32, k = chunk * CHUNK + threadIdx.x % 32 * OWNED;
   if (chunk * CHUNK >= K) return;

@@ -13,6 +13,7 @@ speculation_pack(const int* __restrict__ current /* [B] */, const int* __restric
                  const int* __restrict__ flags /* [B] */, const int* __restrict__ position /* [B] */,
                  const int* __restrict__ end /* [B], positions a sequence may fill */, int* __restrict__ tokens /* [T, B] */,
                  int* __restrict__ length /* [B] */, int B, int T) {
+  lane::overlap_launches();
   const int b = blockIdx.x * blockDim.x + threadIdx.x;
   if (b >= B) return;
   const int left = flags[b] == LIVE ? end[b] - position[b] : 0;
@@ -30,6 +31,7 @@ speculation_accept(const int* __restrict__ tokens /* [T, B], the rows */, const 
                    int* __restrict__ history /* [B, limit + 1] */, int history_pitch, int* __restrict__ accepted /* [T, B] */,
                    int* __restrict__ began /* [B], position before */, int* __restrict__ pending /* [B], rows kept */,
                    int* __restrict__ taken /* [B], rows kept, or null */, int B, int T, int limit) {
+  lane::overlap_launches();
   const int b = blockIdx.x * blockDim.x + threadIdx.x;
   if (b >= B || length[b] < 0) return;
   int kept = 0, at = position[b];
@@ -60,6 +62,7 @@ speculation_accept(const int* __restrict__ tokens /* [T, B], the rows */, const 
 __global__ void __launch_bounds__(128)
 pick_rows(const float* __restrict__ x /* [T, B, K] */, int x_pitch, const int* __restrict__ count /* [B] */,
           float* __restrict__ y /* [B, K] */, int y_pitch, int B, int K) {
+  lane::overlap_launches();
   const int b = blockIdx.x, k = blockIdx.y * blockDim.x + threadIdx.x;
   if (k >= K || count[b] <= 0) return;
   const long long row = static_cast<long long>(count[b] - 1) * B + b;

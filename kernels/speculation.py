@@ -23,6 +23,7 @@ SPECULATION_PACK = Kernel(
     name="speculation_pack",
     room="speculation",
     symbol="speculation_pack",
+    dependent=True,
     args=(
         Buffer("current", "i32", ("B",), "r"),
         Buffer("drafts", "i32", ("drafted", "B"), "r"),
@@ -45,6 +46,7 @@ SPECULATION_ACCEPT = Kernel(
     name="speculation_accept",
     room="speculation",
     symbol="speculation_accept",
+    dependent=True,
     args=(
         Buffer("tokens", "i32", ("T", "B"), "r"),
         Buffer("picks", "i32", ("T", "B"), "r"),
@@ -79,6 +81,7 @@ PICK_ROWS = Kernel(
     name="pick_rows",
     room="speculation",
     symbol="pick_rows",
+    dependent=True,
     args=(
         Buffer("x", "f32", ("T", "B", "K"), "r", "x_pitch"),
         Scalar("x_pitch"),

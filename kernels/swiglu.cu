@@ -10,6 +10,7 @@ __global__ void __launch_bounds__(128)
 swiglu_quantize(const float* __restrict__ x /* [planes, rows, 2 F] */, int x_pitch, int planes,
                 signed char* __restrict__ codes /* [rows, WORDS, F] */, float* __restrict__ scales /* [rows, F/32] */,
                 int F) {
+  lane::overlap_launches();
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * x_pitch;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * OWNED;
   const float* gate = x + row * x_pitch + k;

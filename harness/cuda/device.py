@@ -160,7 +160,7 @@ class CudaDevice:
                 context.api.cuFuncSetAttribute(built.function, opt_in, geometry.smem),
                 f"{name}: opt-in to {geometry.smem} bytes of shared memory",
             )
-        early = dependent or built.instance.kernel.dependent
+        early = self._clusters and (dependent or built.instance.kernel.dependent)
         config = configuration(geometry, self._stream(stream), dependent=early)
         if isinstance(stream, Capture):
             stream.names.append(name)

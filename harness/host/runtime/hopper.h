@@ -12,6 +12,7 @@ inline void barrier_wait(barrier_t* b, unsigned parity, LANE_SITE) {
   while (!lane_rt::machine->barrier_done(b, parity)) lane_rt::machine->poll({"barrier_wait", file, line});
 }
 
+template <bool ONCE = true>
 inline void bulk_copy(void* shared, const void* global, unsigned bytes, barrier_t* b) {
   lane_rt::machine->bulk_copy(shared, global, bytes, b);
 }
@@ -38,9 +39,5 @@ template <bool CLUSTER>
 inline void await_flag(const unsigned* flag, unsigned value, LANE_SITE) {
   while (*flag != value) lane_rt::machine->poll({"await_flag", file, line});
 }
-
-// launches run one after another: the order is all there is
-inline void await_launches_before() {}
-inline void admit_next_launch() {}
 
 }  // namespace lane
