@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.attention import TILES
+from kernels.delta_chunk import pieces
 from kernels.entry import Value
 from kernels.lanes import Lane
 from kernels.lowering import Lowering, Machine, Projection, choose
@@ -39,11 +40,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a pass: T tokens of every sequence, and the control buffers that say where each stands."""
+    """The rows of a pass: T tokens of every sequence, and the control buffers that say where each stands.
+
+    A prefill may go through the chunked delta rule, where the lane says so; steps, verifies and replays never do.
+    """
 
     T: int
     position: Ref
     length: Ref
+    prefill: bool = False
 
 
 def weight(name: str) -> Ref:
@@ -134,7 +139,10 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
         {"ba": Ref("ba"), "A": weight(at + "Al"), "dt": weight(at + "Dt"), **gates},
         {"rows": count, "HV": c.v_heads},
     )
-    yield scan(s, i, rows, keep, "replay.none" if verify else "replay.all")
+    if s.lane.delta and rows.prefill:
+        yield from chunked_rule(s, i, rows)
+    else:
+        yield scan(s, i, rows, keep, "replay.none" if verify else "replay.all")
     yield launch(
         at + "gated",
         "gated_norm_quantize",
@@ -175,6 +183,26 @@ def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
         STATE=s.lane.state,
         ROWS=8,
     )
+
+
+def chunked_rule(s: Setting, i: int, rows: Rows) -> Iterator[Launch]:
+    """The same for a prefill of the +delta lane: a launch for each chunk whose length is built."""
+    c, first = s.config, 0
+    refs: dict[str, Ref | None] = {
+        "qkv": Ref("conv"),
+        "g": Ref("g"),
+        "beta": Ref("beta"),
+        "state": Ref(f"state.{i}"),
+        "slot": Ref("slot"),
+        "position": rows.position,
+        "length": rows.length,
+        "o": Ref("scan"),
+    }
+    dims: dict[str, Value] = {"T": rows.T, "B": s.B, "slots": s.slots, "HK": c.k_heads, "HV": c.v_heads}
+    for chunk in pieces(rows.T):
+        template: dict[str, Value] = {"D": c.gdn_dim, "CHUNK": chunk, "STATE": s.lane.state}
+        yield launch(f"layers.{i}.delta", "delta_chunk", refs, {**dims, "first": first}, **template)
+        first += chunk
 
 
 def attention(s: Setting, at: str, rows: Rows, cache: str) -> Iterator[Launch]:
@@ -309,7 +337,7 @@ def last_rows(s: Setting, label: str, x: Ref, T: int, count: Ref, y: Ref) -> Lau
 
 
 def pick(s: Setting, label: str, rows: int, logits: Ref, tokens: Ref, flags: Ref) -> Iterator[Launch]:
-    """Greedy picks of rows of logits: the best key of each tile of a row, then of the row. 3.4 us on an H200, not 28."""
+    """Greedy picks of rows of logits: the best key of each tile, then of the row. 3.4 us on an H200, not 28."""
     dims: dict[str, Value] = {"rows": rows, "V": s.config.vocab}
     part = launch(label + ".part", "greedy_part", {"logits": logits, "parts": Ref("pick.parts")}, dims)
     yield part

@@ -31,6 +31,7 @@ from kernels.storage import loads, state_buffers
 from oracle.errors import LanelockError
 
 MOST_DRAFTS = 4
+MOST_SEQUENCES = 4096  # five rows each still fit the grid axis of every kernel of a verify
 
 
 def prefill(s: Setting, T: int, *, drafts: bool, first: bool) -> Iterator[Launch]:
@@ -41,7 +42,7 @@ def prefill(s: Setting, T: int, *, drafts: bool, first: bool) -> Iterator[Launch
     of `chunk.hidden`, and the prompt's last row stays pending until its next token is picked.
     """
     d, B = s.config.d, s.B
-    rows = Rows(T, Ref("chunk.position"), Ref("chunk.length"))
+    rows = Rows(T, Ref("chunk.position"), Ref("chunk.length"), prefill=True)
     hidden = Ref("chunk.hidden", B * d)
     yield embed(s, "embed", Ref("chunk.tokens"), T * B, Ref("residual"))
     yield from layers(s, rows)
@@ -184,6 +185,10 @@ def programs(s: Setting, chunk: int, drafts: int) -> dict[str, tuple[Launch, ...
 
 def make_plan(s: Setting, chunk: int, drafts: int = 0) -> Plan:
     """The plan of a decode. Raises LanelockError for a size that a kernel, a grid or the model refuses."""
+    if not 1 <= s.B <= MOST_SEQUENCES:
+        raise LanelockError(f"plan: a batch of {s.B} sequences is not between 1 and {MOST_SEQUENCES}")
+    if s.slots < s.B:
+        raise LanelockError(f"plan: {s.slots} slots cannot hold a batch of {s.B} sequences")
     if not 1 <= chunk <= s.limit:
         raise LanelockError(f"plan: a chunk of {chunk} tokens is not between 1 and the cache's {s.limit} positions")
     if not 0 <= drafts <= MOST_DRAFTS:

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from harness.engine import Choice, Request, decode
 from kernels.delta_chunk import DELTA_CHUNK, LENGTHS, pieces, shared_bytes
+from kernels.delta_rule import DELTA_RULE
 from kernels.entry import instance
+from kernels.plan import Launch
+from locks.models import CONFIG, engine, prompt, run, tokens
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     PROPERTY,
@@ -403,3 +407,52 @@ class TestRefusal:
 
         with pytest.raises(LanelockError, match=sentence):
             Case(DELTA_CHUNK, given_dims, {}, {"D": 32, "CHUNK": 8, "STATE": "f32"}).run(device)
+
+
+class TestLane:
+    """The +delta lane: prefill goes through chunks, everything else is the exact lane."""
+
+    def test_prefill_takes_the_chunks_of_its_width(self, device: Device) -> None:
+        """A prefill of 21 tokens is chunks of 16, 4 and 1 a layer; a step, a verify and a replay are scans.
+
+        Red: a replay of accepted rows through chunks, whose bits are not those that were verified.
+        """
+        with engine(device, Choice("a15+delta", 1, 40, 21, 2)) as e:
+            programs = e.plan.programs
+
+        rules = {}
+        for name, items in programs.items():
+            rules[name] = [i.instance for i in items if i.label.endswith((".scan", ".delta"))]
+        assert [i.template["CHUNK"] for i in rules["prefill.next"]] == [16, 4, 1] * 3
+        for name in ("step", "verify", "commit"):
+            assert {i.kernel.name for i in rules[name]} == {DELTA_RULE.name}
+
+    def test_prompt_leaves_a_state_within_the_bound(self, device: Device, share: Share) -> None:
+        """The first layer's state and outputs behind a prompt of 20 tokens lie within the chunks' bound of float64.
+
+        Red: `first` of a later chunk dropped, alpha for its logarithm.
+        """
+        seen: dict[str, np.ndarray] = {}
+        with engine(device, Choice("a15+delta", 1, 40, 21)) as e:
+
+            def after(program: str, item: Launch) -> None:
+                if program.startswith("prefill") and item.label == "layers.0.gated":
+                    seen.update({n: e.read(n).copy() for n in ("conv", "g", "beta", "scan", "state.0")})
+
+            decode(replace(e, after=after), [Request(prompt(20), 1)])
+        c = CONFIG
+        wide = seen["conv"][: 20 * c.conv_channels].reshape(1, 20, c.conv_channels)
+        q, k, v = np.split(wide, [c.gdn_qk, 2 * c.gdn_qk], axis=-1)
+        q, k, v = (a.reshape(1, 20, -1, c.gdn_dim) for a in (q, k, v))
+        gates = (seen[n][: 20 * c.v_heads].reshape(1, 20, c.v_heads) for n in ("g", "beta"))
+        pool = seen["state.0"].reshape(1, c.v_heads, c.gdn_dim, c.gdn_dim)
+        p = Problem(q, k, v, *gates, pool, (0,), (20,), (0,))
+
+        check(share, "layer 0", p, [16, 4], (seen["scan"][: v.size].reshape(v.shape), pool))
+
+    def test_speculation_is_greedy_behind_the_same_prefill(self, device: Device) -> None:
+        """With drafts and without, the +delta lane makes one stream of tokens. Red: a verify through chunks."""
+        requests = [Request(prompt(20), 8), Request(prompt(5, 3), 8)]
+        plain, drafted = (run(device, Choice("a8+delta", 2, 40, 9, drafts), requests) for drafts in (0, 3))
+
+        assert tokens(plain) == tokens(drafted)
