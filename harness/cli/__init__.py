@@ -21,6 +21,7 @@ COMMANDS = (
     "logits",
     "mtp_logits",
     "decode",
+    "golden",
 )
 
 

@@ -1,0 +1,1 @@
+"""Golden streams: recorded once with their recipe, checked ever after; and the small trained checkpoint they run on."""

@@ -1,0 +1,152 @@
+"""`lanelock golden`: record streams with a reason, check them, list them, show what differs."""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from golden.check import Outcome, check, stale
+from golden.record import Opener, decoded, record
+from golden.sources import LANES, source, sources
+from golden.stream import Golden, read_all, write
+from harness.device import Device
+from harness.devices import open_device
+from harness.engine import Choice, Engine, Request, opened
+from harness.progress import shown
+from harness.record import record as write_record
+from oracle.errors import LanelockError
+from oracle.model_weights import Weights
+
+
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    sub = commands.add_parser("golden", help="record, check, list or compare golden streams")
+    actions = sub.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, func, text in (
+        ("record", run_record, "decode and write goldens; needs a reason"),
+        ("check", run_check, "decode again and compare; never writes a golden"),
+        ("list", run_list, "what is recorded, and what has gone unchecked"),
+        ("diff", run_diff, "every step of a golden beside what comes now"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("--source", choices=[s.name for s in sources()], help="one model alone")
+        action.add_argument("--lane", action="append", metavar="L", help="this lane (may be given again; default: all)")
+        action.add_argument("--device", default="host", help="host, cuda or cuda:N (default: host)")
+        action.add_argument("--json", action="store_true", help="print JSON")
+        action.set_defaults(func=func)
+        if name == "record":
+            action.add_argument("--reason", required=True, help="why these bits are the right ones")
+        if name == "check":
+            action.add_argument("--record", action="store_true", help="write a record of this check")
+        if name in ("check", "list"):
+            action.add_argument("--max-age", type=float, metavar="DAYS", help="fail goldens unchecked for so long")
+
+
+def opener(device: Device) -> Opener:
+    """Engines of a device."""
+
+    def open_on(weights: Weights, choice: Choice) -> AbstractContextManager[Engine]:
+        return opened(device, weights, choice)
+
+    return open_on
+
+
+def selected(args: argparse.Namespace) -> dict[tuple[str, str], list[Golden]]:
+    """The goldens asked for, by source and lane. Raises LanelockError if there is none."""
+    groups: dict[tuple[str, str], list[Golden]] = defaultdict(list)
+    for golden in read_all():
+        if args.source in (None, golden.source) and (not args.lane or golden.lane in args.lane):
+            groups[golden.source, golden.lane].append(golden)
+    if not groups:
+        raise LanelockError("golden: no recorded stream is of this source and lane")
+    return groups
+
+
+def run_record(args: argparse.Namespace) -> None:
+    """Record every prompt of every source and lane asked for."""
+    device = open_device(args.device)
+    written = []
+    with shown("recording") as progress:
+        for one in sources() if args.source is None else (source(args.source),):
+            weights = one.weights()
+            requests = [Request(p, one.count) for p in one.prompts]
+            lanes = args.lane or LANES
+            for i, lane in enumerate(lanes):
+                progress(f"{one.name} {lane}", i, len(lanes))
+                goldens = record(opener(device), device, one.name, weights, lane, requests, args.reason)
+                written += [str(write(g).name) for g in goldens]
+    print(json.dumps(written) if args.json else "\n".join(written))
+
+
+def check_all(groups: dict[tuple[str, str], list[Golden]], device: Device) -> list[Outcome]:
+    """Check every group on a device; a mismatch on a GPU is bisected against the host."""
+    reference = None if device.properties.kind == "host" else opener(open_device("host"))
+    outcomes: list[Outcome] = []
+    with shown(f"checking on {device.properties.name}") as progress:
+        for i, ((name, lane), goldens) in enumerate(sorted(groups.items())):
+            progress(f"{name} {lane}", i, len(groups))
+            outcomes += check(opener(device), source(name).weights(), goldens, reference)
+    return outcomes
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Exit 1 if any stream differs or has gone unchecked."""
+    groups = selected(args)
+    device = open_device(args.device)
+    outcomes = check_all(groups, device)
+    failed = [o for o in outcomes if o.problem]
+    passed = [o.golden.name for o in outcomes if not o.problem]
+    if args.record:
+        figures = {"device": device.properties.name, "passed": passed, "failed": [o.golden.name for o in failed]}
+        write_record("golden", figures)
+    late = stale((o.golden for o in outcomes), args.max_age) if args.max_age is not None else []
+    if args.json:
+        problems = {o.golden.name: o.problem for o in failed}
+        print(json.dumps({"device": device.properties.name, "passed": passed, "problems": problems, "stale": late}))
+    else:
+        for outcome in failed:
+            print(f"FAILED {outcome.golden.name}: {outcome.problem}")
+        for name in late:
+            print(f"STALE {name}: not checked for {args.max_age:g} days")
+        print(f"{len(passed)} golden streams hold on {device.properties.name}, {len(failed)} differ, {len(late)} stale")
+    return 1 if failed or late else 0
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Print the goldens; exit 1 where one has gone unchecked for too long."""
+    goldens = [g for group in selected(args).values() for g in group]
+    late = stale(goldens, args.max_age) if args.max_age is not None else []
+    if args.json:
+        print(json.dumps([{"name": g.name, "lane": g.lane, "tokens": len(g.tokens), "arithmetic": g.arithmetic,
+                           "stale": g.name in late, **g.provenance} for g in goldens]))
+    else:
+        for g in goldens:
+            least = min(float.fromhex(m) for m in g.margins)
+            note = "  STALE" if g.name in late else ""
+            print(f"{g.name}: {len(g.tokens)} tokens, smallest margin {least:.2g}, {g.provenance['reason']}{note}")
+    return 1 if late else 0
+
+
+def run_diff(args: argparse.Namespace) -> int:
+    """Print the steps that differ."""
+    device = open_device(args.device)
+    different = 0
+    for (name, lane), goldens in sorted(selected(args).items()):
+        requests = [Request(g.prompt, len(g.tokens)) for g in goldens]
+        found = decoded(opener(device), source(name).weights(), lane, requests)
+        for golden, one in zip(goldens, found, strict=True):
+            rows = _rows(golden, one.tokens, one.logits)
+            different += len(rows)
+            print("\n".join([f"{golden.name}: {len(rows)} of {len(golden.tokens)} steps differ", *rows]))
+    return 1 if different else 0
+
+
+def _rows(golden: Golden, tokens: Sequence[int], logits: Sequence[str]) -> list[str]:
+    """A line for each step whose token or logits differ."""
+    steps = enumerate(zip(golden.tokens, tokens, golden.logits, logits, golden.margins, strict=True))
+    return [
+        f"  step {i}: token {a} recorded, {b} now; logits {x[:12]} and {y[:12]}; margin {float.fromhex(m):.3g}"
+        for i, (a, b, x, y, m) in steps
+        if (a, x) != (b, y)
+    ]

@@ -1,0 +1,182 @@
+"""Golden streams: they hold, a perturbed run is named with its first step and its first launch, and none goes stale."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden.check import check, difference, stale
+from golden.record import Decoded, Opener, decoded, record
+from golden.sources import LANES, PEERS, source, sources
+from golden.stream import FOLDER, Golden, read, read_all, write
+from harness.device import Device
+from harness.engine import Choice, Engine, Request, opened
+from locks.models import prompt, weights
+from oracle.bits import ARITHMETIC_VERSION
+from oracle.blocks import Run
+from oracle.decode import greedy_stream
+from oracle.errors import LanelockError
+from oracle.model_weights import Weights
+from oracle.weights import load
+
+REQUEST = Request(prompt(9), 6)
+
+
+def opener(device: Device) -> Opener:
+    """Engines of a device."""
+    return lambda w, choice: opened(device, w, choice)
+
+
+@contextmanager
+def perturbed(device: Device, w: Weights, choice: Choice) -> Iterator[Engine]:
+    """An engine with one code of one weight off by one."""
+    with opened(device, w, choice) as e:
+        codes = e.read("w.layers.2.Wo.codes").copy()
+        codes[77] += 1
+        e.write("w.layers.2.Wo.codes", codes)
+        yield e
+
+
+def small(device: Device) -> Golden:
+    """A golden of the locks' own model."""
+    return record(opener(device), device, "small", weights(), "a15", [REQUEST], "a lock")[0]
+
+
+class TestRecorded:
+    """The goldens of this repository."""
+
+    def test_every_source_and_exact_lane_has_one_a_prompt(self) -> None:
+        """Two models, twelve exact lanes, every prompt; all under this arithmetic version, each with its reason."""
+        found = list(read_all())
+        wanted = {(s.name, lane, p) for s in sources() for lane in LANES for p in s.prompts}
+
+        assert {(g.source, g.lane, g.prompt) for g in found} == wanted
+        assert len(found) == len(wanted)
+        assert all(g.arithmetic == ARITHMETIC_VERSION and g.provenance["reason"] for g in found)
+
+    @pytest.mark.parametrize(("name", "lane"), [("kjv", "a15"), ("peers", "a8+s16+kv16"), ("kjv", "q4+kv16")])
+    def test_hold_on_every_device(self, device: Device, name: str, lane: str) -> None:
+        """Handed case 42: tokens, the bits of every step's logits and the accept pattern are the recorded ones."""
+        goldens = [g for g in read_all() if (g.source, g.lane) == (name, lane)]
+        outcomes = check(opener(device), source(name).weights(), goldens)
+
+        assert [o.problem for o in outcomes] == [""] * len(goldens)
+
+    def test_the_peers_stream_is_that_of_float64_while_margins_allow(self) -> None:
+        """Lane a15's tokens are those of exact float64 on the same weights, up to a margin below its own error."""
+        golden = next(g for g in read_all() if (g.source, g.lane) == ("peers", "a15"))
+        run = Run(load(str(PEERS / "model-q8_0.gguf")))
+        truth = [int(t[0]) for t, _ in greedy_stream(run, np.array([golden.prompt]), len(golden.tokens))]
+        same = next((i for i, (a, b) in enumerate(zip(golden.tokens, truth, strict=True)) if a != b), len(truth))
+
+        # the logits of this model have a spread of 1, and lane a15 is 2e-3 from float64 (lanes in reports/)
+        assert same == len(truth) or float.fromhex(golden.margins[same]) < 0.05
+        assert same >= 8
+
+
+class TestCheck:
+    """Comparing a run with its golden."""
+
+    def test_a_perturbed_run_is_named_with_step_margin_and_first_launch(self, device: Device) -> None:
+        """One weight code off by one: lane, step, token, margin, then launch, buffer, element, both values in hex."""
+        golden = small(device)
+        broken = lambda w, choice: perturbed(device, w, choice)  # noqa: E731  # an opener
+        [outcome] = check(broken, weights(), [golden], opener(device))
+
+        assert outcome.problem.startswith("lane a15, step 0: ")
+        assert "recorded margin" in outcome.problem
+        assert "launch layers.2.Wo" in outcome.problem
+        assert "buffer mixer, element [0, 0, 0]: this run wrote" in outcome.problem
+        assert outcome.problem.count("(0x") >= 2
+
+    def test_the_same_run_has_no_problem_and_nothing_is_written(self, device: Device, tmp_path: Path) -> None:
+        """A check of an unchanged run is silent, and no golden file changes."""
+        path = write(small(device), tmp_path)
+        before = path.read_bytes()
+        [outcome] = check(opener(device), weights(), [read(path)])
+
+        assert outcome.problem == ""
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
+    @pytest.mark.parametrize(("change", "sentence"), [
+        ({"tokens": [1, 9, 3]}, "step 1: token 2 was recorded, 9 came; recorded margin 0.5"),
+        ({"logits": ["a", "b", "x"]}, "step 2: the same token 3, but other logits"),
+        ({"tokens": [1, 2], "logits": ["a", "b"]}, "step 2: token 3 was recorded, the stream ends"),
+        ({"accepted": [1, 1, 1]}, "pass 1: the same tokens, but other drafts were accepted"),
+        ({}, ""),
+    ])  # fmt: skip
+    def test_the_first_difference_is_the_one_reported(self, change: dict[str, list[object]], sentence: str) -> None:
+        """Tokens before logits of the same step, steps in order, accept patterns last."""
+        golden = Golden("c", "w", (1,), "a15", 1, 1, (1, 2, 3), ("a", "b", "c"), ((0.5).hex(),) * 3, (1, 2), "s", {})
+        found = Decoded([1, 2, 3], ["a", "b", "c"], [], [1, 2])
+        for name, value in change.items():
+            setattr(found, name, value)
+
+        problem = difference(golden, found)
+        assert sentence in problem
+        assert bool(problem) == bool(sentence)
+
+    def test_other_weights_lanes_or_arithmetic_are_refused(self, device: Device) -> None:
+        """A golden of another key is never compared: it is refused by name."""
+        golden = small(device)
+        for changed, sentence in (
+            (dataclasses.replace(golden, weights="0" * 64), "other weights"),
+            (dataclasses.replace(golden, arithmetic=ARITHMETIC_VERSION + 1), "record it anew, with the reason"),
+        ):
+            with pytest.raises(LanelockError, match=f"{changed.name}.*{sentence}"):
+                check(opener(device), weights(), [changed])
+
+
+class TestFiles:
+    """Golden files."""
+
+    def test_an_edited_key_is_refused(self, tmp_path: Path) -> None:
+        """A file whose key is not its name's, or whose lists differ in length, is no golden."""
+        path = next(FOLDER.glob("kjv-a15-*.json"))
+        data = json.loads(path.read_text())
+        copy = tmp_path / path.name
+        copy.write_text(json.dumps({**data, "lane": "a8"}))
+        with pytest.raises(LanelockError, match="recorded, not edited"):
+            read(copy)
+        copy.write_text(json.dumps({**data, "tokens": data["tokens"][:-1]}))
+        with pytest.raises(LanelockError, match="not of one length"):
+            read(copy)
+
+    def test_a_recording_needs_a_reason(self, device: Device) -> None:
+        """Nothing is recorded without one."""
+        with pytest.raises(LanelockError, match="--reason"):
+            record(opener(device), device, "small", weights(), "a15", [REQUEST], " ")
+
+    def test_device_plan_and_tuning_are_no_part_of_the_key(self) -> None:
+        """Provenance and source change nothing; prompt, lane and arithmetic do."""
+        golden = next(iter(read_all()))
+
+        assert dataclasses.replace(golden, provenance={}, source="x", drafts=4).key == golden.key
+        for change in ({"prompt": (1,)}, {"lane": "q4"}, {"arithmetic": 9}, {"config": ""}, {"weights": ""}):
+            assert dataclasses.replace(golden, **change).key != golden.key  # type: ignore[arg-type]  # fields of it
+
+    def test_one_that_nobody_checked_for_days_is_stale_by_name(self, tmp_path: Path) -> None:
+        """Only a record of a check that passed keeps a golden fresh, and only for so many days."""
+        golden = next(iter(read_all()))
+        now = datetime.datetime(2030, 1, 10, tzinfo=datetime.UTC)
+        figures = {"passed": [golden.name], "failed": []}
+        text = json.dumps({"date": "2030-01-01T00:00:00+00:00", "figures": figures})
+        assert stale([golden], 30, tmp_path, now) == [golden.name]
+        (tmp_path / "golden-20300101T000000Z.json").write_text(text)
+
+        assert stale([golden], 10, tmp_path, now) == []
+        assert stale([golden], 8, tmp_path, now) == [golden.name]
+
+
+def test_decoding_beside_each_other_or_alone_records_the_same(device: Device) -> None:
+    """What is recorded of a prompt does not depend on the prompts beside it."""
+    pair = [REQUEST, Request(prompt(4, 2), 6)]
+    together = decoded(opener(device), weights(), "a8", pair)
+
+    assert together == [decoded(opener(device), weights(), "a8", [r])[0] for r in pair]

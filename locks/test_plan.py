@@ -1,0 +1,255 @@
+"""Plans as data: what a launch reads was written, scratch holds its widest user, each weight is read once."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from harness.device import Device, OutOfBounds
+from harness.engine import Choice, Request, decode
+from harness.engine.load import tensor_of
+from kernels.catalogue import ROOMS, by_room
+from kernels.lanes import lane
+from kernels.lowering import Machine
+from kernels.places import ROOT, places
+from kernels.plan import Launch, Plan, PlanBuffer, Ref, launch, sized
+from kernels.programs import Setting
+from kernels.steps import make_plan
+from kernels.tuning import Tuning
+from locks.models import CONFIG, engine, prompt, tokens
+from oracle.config import ModelConfig, preset
+from oracle.errors import LanelockError
+from oracle.model_weights import specs
+
+HOST = Machine("x86-64-v3", 1, 232448)
+H200 = Machine("sm_90a", 132, 232448)
+LANES = ("a15", "a8", "q4", "a8+s16+kv16")
+
+#: Control buffers that the host or an earlier pass sets before a program starts.
+CONTROL = {
+    "slot", "position", "end", "current", "flags", "history", "accepted", "began", "pending", "taken", "replay.none",
+    "replay.all", "chunk.tokens", "chunk.length", "chunk.position", "chunk.before", "chunk.paired", "chunk.last",
+}  # fmt: skip
+#: What one program leaves for the next: hidden rows for the draft head, drafts, what a replay reads, a carried row.
+HANDED_ON = {
+    "prefill.next": {"chunk.hidden"},
+    "draft": {"hidden"},
+    "draft.fill": {"hidden"},
+    "verify": {"drafts"},
+    "step": set(),
+    "prefill.first": set(),
+    "draft.logits": {"draft.hidden"},
+}
+
+
+def plan(config: ModelConfig, name: str, machine: Machine, B: int, chunk: int, drafts: int) -> Plan:
+    """A plan for 512 positions."""
+    return make_plan(Setting(config, lane(name), B, B, 512, machine, Tuning()), chunk, drafts)
+
+
+SMALL = [plan(CONFIG, name, m, B, 7, k) for name in LANES for m in (HOST, H200) for B, k in ((1, 0), (3, 2), (9, 4))]
+BIG = [
+    plan(preset("qwen3.8-27b"), name, H200, B, 512, k)
+    for name, B, k in (("a15", 1, 1), ("a8", 32, 0), ("q4", 8, 4), ("a8+s16+kv16", 32, 1))
+]
+PLANS = SMALL + BIG
+
+
+def programs(p: Plan) -> Iterable[tuple[str, tuple[Launch, ...]]]:
+    """The programs of a decode, without those that load."""
+    return [(name, items) for name, items in p.programs.items() if not name.startswith("load.")]
+
+
+def kept(name: str) -> bool:
+    """Whether a buffer holds a value before any program runs: weights, tables, state, control."""
+    return name.startswith(("w.", "state.", "ring.", "keys.", "values.")) or name in CONTROL | {"cosine", "sine"}
+
+
+def inputs(item: Launch) -> list[str]:
+    """Buffers whose value a launch needs; pick_rows leaves an absent sequence's row as it was, whatever it was."""
+    skipped = item.instance.kernel.name == "pick_rows"
+    return [u.ref.buffer for u in item.uses if u.reads and u.extent and not (u.writes and skipped)]
+
+
+class TestReads:
+    """What a launch reads."""
+
+    def test_was_written_before_it(self) -> None:
+        """By an earlier launch of its program; or it is weights, state, control, or handed on by the program before.
+
+        Red: a buffer misspelt, two launches swapped, fault 17 (a checkpoint nobody wrote).
+        """
+        unwritten = []
+        for p in PLANS:
+            for name, items in programs(p):
+                written: set[str] = set(HANDED_ON.get(name, ()))
+                for item in items:
+                    needed = [b for b in inputs(item) if not kept(b) and not (name == "commit" and b[:5] == "keep.")]
+                    unwritten += [(name, item.label, b) for b in needed if b not in written]
+                    written.update(item.writes)
+
+        assert unwritten == []
+
+    def test_covers_no_more_than_was_written(self) -> None:
+        """A scratch buffer is never read further than the launch before it wrote.
+
+        Red: a row count that shrank between producer and consumer, planes read that a projection did not write.
+        """
+        beyond = []
+        for p in PLANS:
+            for name, items in programs(p):
+                reach: dict[str, int] = {}
+                for item in items:
+                    for use in item.uses:
+                        end = use.ref.offset + use.extent
+                        buffer = use.ref.buffer
+                        if use.reads and buffer in reach and not use.writes and end > reach[buffer]:
+                            beyond.append((name, item.label, buffer, end, reach[buffer]))
+                        if use.writes and not kept(buffer):
+                            reach[buffer] = max(end, use.ref.offset and reach.get(buffer, 0))
+
+        assert beyond == []
+
+
+class TestSizes:
+    """Sizes of buffers."""
+
+    def test_hold_the_widest_user(self) -> None:
+        """Every use fits its buffer; the largest fills scratch exactly.
+
+        Red: fault 5 (split-K planes sized before the widest user was known), fault 4 (an array of one for B sequences).
+        """
+        for p in PLANS:
+            widest: Counter[str] = Counter()
+            for items in p.programs.values():
+                for use in (u for item in items for u in item.uses):
+                    widest[use.ref.buffer] = max(widest[use.ref.buffer], use.ref.offset + use.extent)
+            wrong = [b.name for b in p.buffers.values() if b.elements < widest[b.name]]
+            loose = [b.name for b in p.buffers.values() if b.kind == "scratch" and b.elements != widest[b.name]]
+
+            assert (wrong, loose) == ([], [])
+
+    def test_are_refused_where_a_declared_buffer_is_too_small(self) -> None:
+        """A use beyond a declared buffer, or of another dtype, is refused with program, launch and buffer."""
+        item = launch("x", "set_positions", {"start": Ref("start"), "positions": Ref("at")}, {"B": 4, "T": 2})
+
+        with pytest.raises(LanelockError, match="p: x touches 8 elements of at, which has 7"):
+            sized({"p": [item]}, [PlanBuffer("at", "i32", 7, "state")])
+        with pytest.raises(LanelockError, match="p: x takes at as i32, it is f32"):
+            sized({"p": [item]}, [PlanBuffer("at", "f32", 8, "state")])
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_leave_guards_whole_when_every_program_has_run(self, device: Device, drafts: int) -> None:
+        """A decode through all programs changes no byte outside its buffers, poisoned bytes behind scratch included."""
+        requests = [Request(prompt(11), 7), Request(prompt(3, 2), 5), Request(prompt(6, 3), 3)]
+        with engine(device, Choice("a15", 2, 20, 4, drafts)) as e:
+            streams = decode(e, requests)
+            for memory in e.memory.values():
+                device.check(memory)
+
+        assert [len(t) for t in tokens(streams)] == [7, 5, 3]
+
+    def test_a_buffer_one_element_short_is_out_of_bounds(self, device: Device) -> None:
+        """The host device names the buffer when scratch is an element too small (what fault 5 would do)."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: guard pages are the host device's")
+        with engine(device, Choice("a15", 2, 20, 4)) as e:
+            short = dict(e.memory)
+            whole = e.plan.buffers["logits"]
+            short["logits"] = device.alloc("logits", whole.nbytes - 4, 256)
+            broken = dataclasses.replace(e, memory=short)
+            with pytest.raises(OutOfBounds, match="logits"):  # noqa: PT012  # the kernel or the check of guards sees it
+                decode(broken, [Request(prompt(3), 4), Request(prompt(3, 2), 4)])
+                device.check(short["logits"])
+
+
+class TestCensus:
+    """Which weights a program reads."""
+
+    @pytest.mark.parametrize("program", ["step", "verify", "prefill.next"])
+    def test_every_tensor_is_read_once_whatever_the_rows(self, program: str) -> None:
+        """A step reads each weight once, a verify once for all its k + 1 rows, a chunk once for all its tokens.
+
+        Read twice are the embedding of a tied model and the head and embedding that the draft head shares. Red: a
+        projection lowered twice or not at all, a loop over rows of launches.
+        """
+        for p in (q for q in PLANS if program in q.programs):
+            uses = [u.ref.buffer for item in p.programs[program] for u in item.uses]
+            read = Counter(b for b in uses if b.startswith("w."))
+            config = preset("qwen3.8-27b") if "w.layers.63.an" in p.buffers else CONFIG
+            tensors = {tensor_of(b) for b in read}
+            wanted = {n for n in specs(config) if not n.startswith("mtp.")}
+            shared = {"emb", "Wout"} | {n for n in specs(config) if n.startswith("mtp.")}
+            twice = {tensor_of(b) for b, n in read.items() if n > 1} - shared
+
+            assert tensors - {n for n in tensors if n.startswith("mtp.")} == wanted
+            assert twice == set()
+
+    def test_no_program_has_more_launches_for_more_rows(self) -> None:
+        """Batch, chunk width and drafts change shapes, never the number of launches of a step, verify or chunk."""
+        for name in ("step", "prefill.next"):
+            counts = {
+                (lane_, B): len(plan(CONFIG, lane_, HOST, B, 7, 0).programs[name])
+                for lane_, B in itertools.product(LANES, (1, 4, 16, 64))
+            }
+            assert len(set(counts.values())) == 1, counts
+        verify = [plan(CONFIG, "a8", HOST, 2, 7, k) for k in (1, 2, 3, 4)]
+        assert len({len(p.programs["verify"]) for p in verify}) == 1
+
+
+class TestCoverage:
+    """Kernels that plans launch."""
+
+    def test_have_a_room_with_a_lock(self) -> None:
+        """Every launched kernel belongs to a room whose lock file exists and names the room or its kernel."""
+        every = [item.instance.kernel for p in PLANS for items in p.programs.values() for item in items]
+        missing = []
+        for kernel in {k.name: k for k in every}.values():
+            lock = ROOT / places(kernel.room)["locks"]
+            if kernel.room not in ROOMS or kernel not in by_room(kernel.room) or not lock.is_file():
+                missing.append((kernel.name, str(lock)))
+
+        assert missing == []
+
+    def test_launches_fit_a_grid(self) -> None:
+        """No launch of the 27B's plans exceeds a grid axis, a block, or its shared memory."""
+        for p in BIG:
+            for name, items in programs(p):
+                for item in items:
+                    g = item.geometry
+                    fits = g.grid[0] < 2**31 and max(g.grid[1:]) <= 65535 and np.prod(g.block) <= 1024
+                    assert fits, (name, item.label, g)
+                    assert g.smem <= H200.shared_per_block, (name, item.label, g)
+
+
+class TestRefusals:
+    """What no plan is made for."""
+
+    @pytest.mark.parametrize(("changes", "sentence"), [
+        ({"chunk": 0}, "a chunk of 0 tokens is not between 1 and the cache's 512 positions"),
+        ({"chunk": 513}, "a chunk of 513 tokens"),
+        ({"drafts": 5}, "5 drafts a step are not between 0 and 4"),
+        ({"drafts": -1}, "-1 drafts"),
+        ({"drafts": 1, "config": dataclasses.replace(CONFIG, mtp=False)}, "model lock has no draft head"),
+        ({"config": dataclasses.replace(CONFIG, context=511)}, "512 positions exceed the context of lock, 511"),
+        ({"B": 0}, "a batch of 0 sequences is not between 1 and 4096"),
+        ({"B": 4097}, "a batch of 4097 sequences"),
+        ({"chunk": 512, "B": 4096}, "rows"),
+    ])  # fmt: skip
+    def test_are_named_in_one_sentence(self, changes: dict[str, object], sentence: str) -> None:
+        """Chunk, drafts, draft head, context, batch and grid limits are refused before anything touches a device."""
+        given = {"config": CONFIG, "name": "a15", "machine": HOST, "B": 1, "chunk": 7, "drafts": 0} | changes
+
+        with pytest.raises(LanelockError) as refusal:
+            plan(**given)  # type: ignore[arg-type]  # a mapping of the arguments
+        assert sentence in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+    @pytest.mark.parametrize("name", ["a9", "a15+s8", "a15+s16+s16", "", "fp8c"])
+    def test_an_unknown_lane_is_named(self, name: str) -> None:
+        """A lane is a base and extras, each at most once."""
+        with pytest.raises(LanelockError, match="lane"):
+            lane(name)
