@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.entry import instance, resolve
+from kernels.entry import Geometry, Kernel, instance, resolve
 from kernels.pretile import PRETILE, PRETILE_Q4
 from locks.support import Case, assert_fully_written, assert_same_bits, rng
 from oracle.bits.pretile import pretile
@@ -67,6 +67,17 @@ class TestMemory:
     def test_panels_are_fully_written(self, device: Device, bits: int) -> None:
         """Nothing of what the panels held shows behind them. Red: an empty slice skipped."""
         assert_fully_written(device, case_of(*rows(4, 20, 96, bits), bits))
+
+
+class TestGeometry:
+    """A launch is as large as its work."""
+
+    @pytest.mark.parametrize("kernel", [PRETILE, PRETILE_Q4])
+    def test_a_warp_is_a_panel(self, kernel: Kernel) -> None:
+        """One layer of 8 warps covers the 8 slices of 16 rows and a chunk. Red: a second layer that does it again."""
+        full = resolve(instance(kernel), {"N": 33, "K": 1056})
+
+        assert kernel.geometry(full) == Geometry((3 * 2, 1, 1), (256, 1, 1))
 
 
 class TestRefusals:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
-from kernels.entry import instance, resolve
+from kernels.entry import Geometry, instance, resolve
 from kernels.projection_f32 import PROJECTION_F32
 from locks.support import (
     PROPERTY,
@@ -26,7 +26,7 @@ from oracle.bits.projection_f32 import projection_f32
 from oracle.errors import LanelockError
 from oracle.projection_f32 import projection_f32 as truth
 
-SHAPES = [(1, 32, 32), (3, 5, 96), (9, 6, 608), (2, 96, 2560), pytest.param(33, 96, 5120, marks=pytest.mark.full)]
+SHAPES = [(1, 1000, 32), (3, 5, 96), (9, 6, 608), (2, 96, 2560), pytest.param(33, 96, 5120, marks=pytest.mark.full)]
 SEQS = pytest.mark.parametrize("seqs", [1, 8])
 
 
@@ -121,6 +121,17 @@ class TestMemory:
         got = case_of(x, w, seqs).run(device)["y"]
 
         assert np.isnan(got).all(axis=1).tolist() == [False, True, False]
+
+
+class TestGeometry:
+    """A launch is as large as its work."""
+
+    @pytest.mark.parametrize(("seqs", "K", "grid", "threads"), [(1, 96, (25, 9, 1), 32), (8, 2560, (25, 2, 1), 256)])
+    def test_a_block_is_four_weight_rows(self, seqs: int, K: int, grid: tuple[int, int, int], threads: int) -> None:
+        """One layer of blocks covers weight rows and sequences, a warp a chunk, 8 at most. Red: a second layer."""
+        full = resolve(instance(PROJECTION_F32, SEQS=seqs), {"rows": 9, "N": 97, "K": K})
+
+        assert PROJECTION_F32.geometry(full) == Geometry(grid, (threads, 1, 1))
 
 
 class TestRefusals:

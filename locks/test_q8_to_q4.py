@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
-from kernels.entry import instance, resolve
+from kernels.entry import Geometry, instance, resolve
 from kernels.q8_to_q4 import Q8_TO_Q4
 from locks.support import BLOCK, PROPERTY, Case, Share, assert_fully_written, assert_same_bits, assert_within, rng
 from oracle import q8_to_q4 as truth
@@ -72,6 +72,7 @@ class TestConversion:
 
         assert_same_bits(q4_unpack(packed), codes)
         assert_same_bits(kept, scales)
+        assert_contract(device, codes, scales)
 
     @pytest.mark.parametrize("code", [8, -9])
     def test_one_code_outside_converts_its_block_only(self, device: Device, code: int) -> None:
@@ -112,6 +113,16 @@ class TestMemory:
         """Nothing of what an output held shows behind it. Red: the last blocks left out."""
         codes, scales = weights(5, 3, 96)
         assert_fully_written(device, Case(Q8_TO_Q4, {"N": 3, "K": 96}, {"codes": codes, "scales": scales}))
+
+
+class TestGeometry:
+    """A launch is as large as its work."""
+
+    def test_eight_lanes_are_a_block_of_codes(self) -> None:
+        """One layer of 256 threads covers 32 blocks. Red: a second layer that does it all again."""
+        full = resolve(instance(Q8_TO_Q4), {"N": 3, "K": 352})
+
+        assert Q8_TO_Q4.geometry(full) == Geometry((2, 1, 1), (256, 1, 1))
 
 
 class TestRefusals:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.entry import instance, resolve
+from kernels.entry import Geometry, instance, resolve
 from kernels.split_sum import SPLIT_SUM
 from locks.support import (
     Case,
@@ -75,6 +75,16 @@ class TestMemory:
     def test_outputs_are_fully_written(self, device: Device) -> None:
         """Nothing of what an output held shows behind it. Red: the last columns left out."""
         assert_fully_written(device, case_of(normal(rng(5), 2, 3, 257)))
+
+
+class TestGeometry:
+    """A launch is as large as its work."""
+
+    def test_a_thread_is_an_output(self) -> None:
+        """One layer of blocks of 256 covers rows and columns. Red: a second layer that does it all again."""
+        full = resolve(instance(SPLIT_SUM), {"planes": 8, "rows": 3, "N": 300})
+
+        assert SPLIT_SUM.geometry(full) == Geometry((3, 2, 1), (256, 1, 1))
 
 
 class TestRefusals:
