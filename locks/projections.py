@@ -24,9 +24,9 @@ LOWERINGS = tuple(n for n in FAMILY if "q4" not in n)
 Q4_LOWERINGS = tuple(n for n in FAMILY if "q4" in n)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """Activation codes [rows, words, K] with scales, weight codes [N, K] with scales."""
+    """Activation codes [rows, words, K] with scales, weight codes [N, K] with scales; equal to itself alone."""
 
     codes: np.ndarray
     scales: np.ndarray
@@ -66,6 +66,20 @@ def operands(rows: int, N: int, K: int, words: int, seed: int = 0) -> Operands:
     )
 
 
+@functools.lru_cache(maxsize=8)
+def weights(o: Operands, bits: int, *, tiled: bool) -> dict[str, np.ndarray]:
+    """The weight arguments of a lowering: rows of codes and scales, or panels of both."""
+    packed, scales = q8_to_q4(o.w, o.ws) if bits == 4 else (o.w, o.ws)
+    return {"tiles": pretile(packed.view(np.uint8), scales, bits)} if tiled else {"w": packed, "ws": scales}
+
+
+@functools.lru_cache(maxsize=8)
+def product(o: Operands, bits: int) -> np.ndarray:
+    """What the contract makes of the operands, with weights of so many bits [rows, N]."""
+    q = o.q4 if bits == 4 else o
+    return contract.projection(q.w, q.ws, q.codes, q.scales)
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """A lowering with its template values, and dims that choose a launch."""
@@ -103,12 +117,7 @@ class Form:
 
     def case(self, o: Operands, **dims: Value) -> Case:
         """The launch: weights in the form that this lowering reads."""
-        inputs: dict[str, np.ndarray] = {"codes": o.codes, "scales": o.scales}
-        packed, scales = q8_to_q4(o.w, o.ws) if self.is_q4 else (o.w, o.ws)
-        if self.is_tiled:
-            inputs["tiles"] = pretile(packed.view(np.uint8), scales, 4 if self.is_q4 else 8)
-        else:
-            inputs["w"], inputs["ws"] = packed, scales
+        inputs = {"codes": o.codes, "scales": o.scales, **weights(o, 4 if self.is_q4 else 8, tiled=self.is_tiled)}
         return Case(self.kernel, {**o.dims, **self.dims, **dims}, inputs, self.template)
 
     @property
@@ -123,8 +132,7 @@ class Form:
 
     def expected(self, o: Operands) -> np.ndarray:
         """What the contract makes of the operands as this lowering reads them [rows, N]."""
-        q = o.q4 if self.is_q4 else o
-        return contract.projection(q.w, q.ws, q.codes, q.scales)
+        return product(o, 4 if self.is_q4 else 8)
 
 
 def forms(name: str, *, full: bool = True) -> Iterator[Form]:
