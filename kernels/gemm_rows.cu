@@ -8,14 +8,14 @@
 
 constexpr int M = 128, ROW_WARPS = 2, WEIGHT_WARPS = 4, WARPS = ROW_WARPS * WEIGHT_WARPS, M_TILES = M / ROW_WARPS / 16;
 
-template <int WORDS, class WEIGHTS, int PANELS, int STAGES>
+// UNROLL: blocks of 32 that overlap, as registers allow
+template <int WORDS, class WEIGHTS, int PANELS, int STAGES, int UNROLL = 1>
 __device__ inline void gemm_rows_body(const WEIGHTS& weights, const signed char* codes, const float* scales, float* y,
                                       int pitch, int rows) {
   using X = lane::ActivationStage<WORDS, M, WEIGHTS::BLOCKS, M_TILES>;
   constexpr int BLOCK_PANELS = WEIGHT_WARPS * PANELS, STAGE = X::BYTES + BLOCK_PANELS * WEIGHTS::BYTES;
   constexpr int N_TILES = 2 * PANELS;
   constexpr int SUMS = M_TILES * N_TILES * 4;  // of a thread
-  constexpr int UNROLL = WORDS == 1 && WEIGHTS::TILED ? 2 : 1;  // blocks of 32 that overlap, as registers allow
   constexpr bool SHARED_TOTALS = PANELS > 1;
   static_assert(STAGES * STAGE + (SHARED_TOTALS ? 128 * SUMS * WARPS : 0) <= lane::SHARED_BUDGET,
                 "gemm_rows: the stages do not fit into the shared memory of a block");
@@ -115,5 +115,6 @@ gemm_rows_tiled(const signed char* __restrict__ codes /* [rows, WORDS, K] */, co
                 const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
                 float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   using W = lane::WeightPanels<BITS>;
-  gemm_rows_body<WORDS, W, PANELS, STAGES>(W{tiles, N, KB}, codes, scales, y, y_pitch, rows);
+  constexpr int UNROLL = WORDS == 1 && (BITS == 8 || PANELS == 1) ? 2 : 1;
+  gemm_rows_body<WORDS, W, PANELS, STAGES, UNROLL>(W{tiles, N, KB}, codes, scales, y, y_pitch, rows);
 }
