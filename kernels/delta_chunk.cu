@@ -31,28 +31,24 @@ __device__ inline float decay(const WORK& work, int t, int j) {
 }
 
 // one thread; `kept` is the decay of the incoming state to each token
-template <int T, typename WORK>
+template <typename WORK>
 __device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const float* __restrict__ beta, long long stride,
                                   int count) {
   double sum = 0.0;
   int reset = -1;
-  for (int t = 0; t < T; ++t) {
-    const float one = t < count ? g[t * stride] : 0.0f;
+  for (int t = 0; t < count; ++t) {
+    const float one = g[t * stride];
     sum = one < VANISHED ? 0.0 : sum + one;
     reset = one < VANISHED ? t : reset;
     work.sum[t] = sum, work.reset[t] = reset;
     work.kept[t] = reset >= 0 ? 0.0f : lane::exp(static_cast<float>(sum));
-    work.beta[t] = t < count ? beta[t * stride] : 0.0f;
+    work.beta[t] = beta[t * stride];
   }
 }
 
-// DIMS dims of a head's rows, zeros for tokens that do not exist
-template <int T>
+// DIMS dims of a head's rows; rows of tokens that do not exist are never used
 __device__ inline void stage(float (*to)[DIMS + 1], const float* __restrict__ from, long long stride, int count) {
-  for (int i = threadIdx.x; i < T * DIMS; i += THREADS) {
-    const int t = i / DIMS, d = i % DIMS;
-    to[t][d] = t < count ? from[t * stride + d] : 0.0f;
-  }
+  for (int i = threadIdx.x; i < count * DIMS; i += THREADS) to[i / DIMS][i % DIMS] = from[i / DIMS * stride + i % DIMS];
 }
 
 template <int D, int T, typename STATE>
@@ -79,15 +75,15 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   const bool fresh = position[b] + first == 0;
 
   for (int i = threadIdx.x; i < ROWS * D; i += THREADS) work.state[i / D][i % D] = fresh ? 0.0f : lane::load(home + i);
-  if (threadIdx.x == 0) sum_decays<T>(work, g + start * HV + h, beta + start * HV + h, static_cast<long long>(B) * HV, count);
+  if (threadIdx.x == 0) sum_decays(work, g + start * HV + h, beta + start * HV + h, static_cast<long long>(B) * HV, count);
 
   // products of every token's key and query with state rows tx, tx + ACROSS and with keys tx, tx + ACROSS, ...
   const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;
   float of_key[NT][NC] = {}, of_query[NT][NC] = {};
   for (int d0 = 0; d0 < D; d0 += DIMS) {
     __syncthreads();
-    stage<T>(work.keys, key + d0, stride, count);
-    stage<T>(work.queries, query + d0, stride, count);
+    stage(work.keys, key + d0, stride, count);
+    stage(work.queries, query + d0, stride, count);
     __syncthreads();
 #pragma unroll 4
     for (int d = 0; d < DIMS; ++d) {
@@ -114,13 +110,12 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     const int t = ty + n * DOWN;
-    if (t >= T) continue;
+    if (t >= count) continue;
 #pragma unroll
     for (int c = 0; c < NC; ++c) {
       if (c < 2) {
         const int i = tx + c * ACROSS;
-        const float v = t < count ? value[t * stride + i] : 0.0f;
-        work.learned[t][i] = work.beta[t] * (v - work.kept[t] * of_key[n][c]);
+        work.learned[t][i] = work.beta[t] * (value[t * stride + i] - work.kept[t] * of_key[n][c]);
         continue;
       }
       const int j = tx + (c - 2) * ACROSS;
@@ -129,18 +124,18 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < T * T; i += THREADS) {
-    const int t = i / T, j = i % T;
-    if (j > t) continue;
-    const float kept = decay(work, t, j);
-    work.pairs[t][j] = kept * work.pairs[t][j];
-    if (j < t) work.pairs[j][t + 1] = work.beta[t] * (kept * work.pairs[j][t + 1]);
+  for (int t = 1 + threadIdx.x / 32; t < count; t += THREADS / 32) {
+    for (int j = threadIdx.x % 32; j < t; j += 32) {
+      const float kept = decay(work, t, j);
+      work.pairs[t][j] = kept * work.pairs[t][j];
+      work.pairs[j][t + 1] = work.beta[t] * (kept * work.pairs[j][t + 1]);
+    }
   }
   __syncthreads();
 
   // forward substitution, a thread a state row
   if (threadIdx.x < ROWS) {
-    for (int t = 1; t < T; ++t) {
+    for (int t = 1; t < count; ++t) {
       float rest = work.learned[t][threadIdx.x];
       for (int j = 0; j < t; ++j) rest = fmaf(-work.pairs[j][t + 1], work.learned[j][threadIdx.x], rest);
       work.learned[t][threadIdx.x] = rest;
@@ -168,7 +163,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   }
   for (int d0 = 0; d0 < D; d0 += DIMS) {
     __syncthreads();
-    stage<T>(work.keys, key + d0, stride, count);
+    stage(work.keys, key + d0, stride, count);
     __syncthreads();
     for (int i = threadIdx.x; i < ROWS * DIMS; i += THREADS) {
       const int row = i / DIMS, d = i % DIMS;

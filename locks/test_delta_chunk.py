@@ -287,6 +287,37 @@ class TestHandedCases:
         assert_same_bits(p.run(device, [4])[1], pool)
 
 
+class TestExactIntegers:
+    """Where every step but one is exact the order of that one shows."""
+
+    def test_sums_over_tokens_run_ascending(self, device: Device) -> None:
+        """2^24 + 1 - 2^24 is 0 in ascending order, and 2^24 - 1 - 2^24 is -1. Red: descending, which gives 1 and 0.
+
+        Orthogonal keys of ones that share a dim, no decay and beta one: each token learns its value.
+        """
+        k = np.zeros((1, 4, 1, 32), np.float32)
+        k[0, :, 0, :4] = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [0, 0, 0, 0]])
+        q, v = np.zeros_like(k), np.zeros_like(k)
+        q[..., 0], v[0, :, 0, 5] = 1, [2**24, 1, -(2**24), 0]
+        g, beta = np.zeros((1, 4, 1), np.float32), np.ones((1, 4, 1), np.float32)
+        p = Problem(q, k, v, g, beta, np.zeros((2, 1, 32, 32), np.float32), (0,), (4,), (1,))
+        o, pool = p.run(device, [4])
+
+        assert_same_bits(np.array([o[0, 2, 0, 5], pool[1, 0, 5, 0], pool[1, 0, 5, 1]]), np.float32([0, 0, -1]))
+
+    def test_a_reset_forgets_exactly(self, device: Device) -> None:
+        """Behind a reset the largest state and values leave no trace. Red: a decay of the smallest float for zero."""
+        p = problem(16, 32, (3,), (8,), heads=(1, 1))
+        p.g[:, 4] = -np.inf
+        loud = replace(p, pool=np.full_like(p.pool, 1e38), v=p.v.copy())
+        loud.v[:, :4] = 0.0
+        quiet = replace(loud, pool=np.zeros_like(p.pool))
+
+        (o, pool), (expected_o, expected_pool) = loud.run(device, [8]), quiet.run(device, [8])
+        assert_same_bits(o[:, 4:], expected_o[:, 4:])
+        assert_same_bits(pool[1], expected_pool[1])
+
+
 class TestForms:
     """What does not change the bits."""
 
