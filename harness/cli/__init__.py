@@ -22,6 +22,7 @@ COMMANDS = (
     "mtp_logits",
     "decode",
     "golden",
+    "report",
 )
 
 

@@ -10,17 +10,22 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from golden.sources import LANES
+from harness.cli.report import collect, table, wide_console
 from harness.devices import available
 from oracle.errors import LanelockError
+from reports.accuracy import LaneAccuracy
 from reports.lock_results import LockResult, by_room
 
 ROOT = Path(__file__).resolve().parents[2]
+POSITIONS = 48  # of the text that lanes are priced on
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -67,20 +72,33 @@ def table_of(results: list[LockResult]) -> Table:
     return table
 
 
+def decode_stage(choice: str) -> dict[str, tuple[list[LaneAccuracy], dict[str, str]]]:
+    """The trained checkpoint decoded in every exact lane on each device: accuracy, and whether its goldens hold."""
+    opened, _ = available(choice)
+    return {name: collect(device, "kjv", list(LANES), POSITIONS) for name, device in opened.items()}
+
+
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 only if at least one lock ran and none failed."""
+    """Exit 0 only if at least one lock ran, none failed, and every golden stream holds."""
     device, why = best_device() if args.device == "best" else (args.device, args.device)
+    priced = decode_stage(device)
     results = run_locks(device, args.processes, args.json)
     failed = [r for r in results if r.outcome == "failed"]
     passed = sum(r.outcome == "passed" for r in results)
     if args.json:
         rows = [{"lock": r.node, "sentence": r.sentence, "outcome": r.outcome, "shares": r.shares} for r in results]
-        print(json.dumps({"device": why, "passed": passed, "failed": len(failed), "locks": rows}, indent=2))
+        decodes = {n: {"golden": golden, "lanes": [asdict(r) for r in lanes]} for n, (lanes, golden) in priced.items()}
+        data = {"device": why, "passed": passed, "failed": len(failed), "decodes": decodes, "locks": rows}
+        print(json.dumps(data, indent=2))
     else:
         console = Console()
         console.print(f"device: {why}")
         console.print(table_of(results))
+        for name, (lanes, golden) in priced.items():
+            wide_console().print(f"\nthe trained checkpoint on {name}, {POSITIONS} positions, against float64")
+            wide_console().print(table(lanes, golden))
         for row in failed:
             console.print(f"FAILED {row.node}: {row.sentence}")
         console.print(f"{passed} locks passed, {len(failed)} failed, {len(results) - passed - len(failed)} not run")
-    return 0 if passed and not failed else 1
+    held = all(v == "holds" for _, golden in priced.values() for v in golden.values())
+    return 0 if passed and not failed and held else 1
