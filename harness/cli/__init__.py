@@ -22,7 +22,11 @@ COMMANDS = (
     "mtp_logits",
     "decode",
     "golden",
+    "bench",
     "report",
+    "plan",
+    "trace",
+    "bisect",
 )
 
 

@@ -1,0 +1,144 @@
+"""Trace and bisect: tracing changes nothing, equal runs agree at every launch, a broken one is named at its first."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from harness import cli
+from harness.bisect import Side, bisect
+from harness.device import Device
+from harness.engine import Choice, Engine, Request, decode
+from harness.trace import arrays_at, trace
+from kernels.tuning import Tuning
+from locks.models import CONFIG, engine, prompt, tokens
+from locks.support import assert_same_bits
+from oracle.errors import LanelockError
+
+REQUEST = Request(prompt(9), 5)
+CHOICE = Choice("a15", 1, 20, 5, 1)
+
+
+def side(device: Device, choice: Choice = CHOICE, *others: Request, **how: int) -> Side:
+    """REQUEST behind other requests, in an engine of its own."""
+    wide = dataclasses.replace(choice, B=1 + len(others))
+    return Side("a run", lambda: engine(device, wide, **how), (*others, REQUEST), len(others))  # type: ignore[arg-type]  # sms
+
+
+class TestTrace:
+    """A decode seen launch by launch."""
+
+    def test_changes_nothing(self, device: Device) -> None:
+        """The control: a traced run gives the tokens of an untraced one, and the same digests again."""
+        with engine(device, CHOICE) as e:
+            control = tokens(decode(e, [REQUEST]))
+            first, second = trace(e, [REQUEST]), trace(e, [REQUEST])
+
+        assert tokens(first[0]) == control
+        assert [w.digest for w in first[1]] == [w.digest for w in second[1]]
+
+    def test_sees_every_launch_of_every_pass(self, device: Device) -> None:
+        """Each launch of the programs that ran is listed once for each buffer that it writes."""
+        with engine(device, CHOICE) as e:
+            streams, written = trace(e, [REQUEST])
+            steps = len(streams[0].accepted) - 1
+            passes = ["prefill.first", "prefill.next"] + ["draft", "commit", "verify"] * steps
+            expected = sum(len(item.writes) for p in passes for item in e.plan.programs[p])
+
+        assert len(written) == expected
+
+    def test_any_buffer_after_any_launch_can_be_had(self, device: Device) -> None:
+        """What a launch wrote is what it wrote in another run; a launch that never comes is an error."""
+        with engine(device, CHOICE) as e:
+            _, written = trace(e, [REQUEST])
+            key = next(w.key for w in written if w.key[2] == "layers.3.qgkv" and w.key[0] == 1)
+            assert_same_bits(arrays_at(e, [REQUEST], key)["qgkv"], arrays_at(e, [REQUEST], key)["qgkv"])
+            with pytest.raises(KeyError):
+                arrays_at(e, [REQUEST], (99, *key[1:]))
+
+
+class TestBisect:
+    """Two runs that should agree."""
+
+    @pytest.mark.parametrize("kind", ["alone", "batch", "lowering", "machine"])
+    def test_agree_at_every_launch(self, device: Device, kind: str) -> None:
+        """A prompt again, beside others, by another lowering, planned for a wide machine: equal bits everywhere."""
+        other = {
+            "alone": side(device),
+            "batch": side(device, CHOICE, Request(prompt(4, 2), 3), Request(prompt(12, 3), 6)),
+            "lowering": side(device, dataclasses.replace(CHOICE, tuning=Tuning(lowering="gemm_dp4a"))),
+            "machine": side(device, CHOICE, sms=132),
+        }[kind]
+        verdict = bisect(side(device), other)
+
+        assert verdict.difference is None
+        assert verdict.compared > 500
+        assert verdict.tokens[0] == verdict.tokens[1]
+
+    @pytest.mark.parametrize(("buffer", "label"), [
+        ("w.layers.1.qkvz.codes", "layers.1.qkvz"), ("w.layers.3.Wd.codes", "layers.3.Wd"),
+        ("w.mtp.Wo.codes", "mtp.Wo"), ("w.layers.0.an", "layers.0.norm1"),
+        ("w.layers.3.Kn", "layers.3.rope"), ("w.layers.2.Wc", "layers.2.conv"),
+    ])  # fmt: skip
+    def test_name_the_first_launch_that_reads_a_changed_weight(self, device: Device, buffer: str, label: str) -> None:
+        """One weight changed: the launch that reads it is named, with an element and both values."""
+
+        @contextmanager
+        def broken() -> Iterator[Engine]:
+            with engine(device, CHOICE) as e:
+                values = e.read(buffer).copy()
+                values[5] += values.dtype.type(1)
+                e.write(buffer, values)
+                yield e
+
+        found = bisect(side(device), Side("broken", broken, (REQUEST,))).difference
+
+        assert found is not None
+        assert found.written.key[2] == label
+        assert found.bits[0] != found.bits[1]
+        assert 0 < found.differing <= found.size
+        assert found.bits[0] in found.sentence("a", "b")
+
+    def test_a_side_that_does_not_repeat_itself_is_an_error(self, device: Device) -> None:
+        """Two openings that decode differently are reported as such, not as a difference between the sides."""
+        count = [0]
+
+        @contextmanager
+        def flickering() -> Iterator[Engine]:
+            count[0] += 1
+            with engine(device, CHOICE) as e:
+                scale = e.read("w.Wout.scales").copy()
+                scale[: 2 * CONFIG.d // 32] *= np.float16(1 + 50 * (count[0] % 2))
+                e.write("w.Wout.scales", scale)
+                yield e
+
+        with pytest.raises(LanelockError, match="does not repeat itself"):
+            bisect(Side("flickering", flickering, (REQUEST,)), side(device))
+
+
+class TestCommands:
+    """`lanelock plan`, `trace` and `bisect`."""
+
+    @pytest.mark.parametrize(("words", "said"), [
+        ("plan --config tiny --machine host --limit 64 --chunk 8", "at least"),
+        ("plan --summary --batch 32 --lane a8+s16+kv16", "launches, "),
+        ("plan --program prefill.next --config mini --json", '"launches"'),
+        ("trace --weights synthetic:1 --config tiny --tokens 1,2 --launch layers.3.qgkv", "buffer qgkv [1, 2, 512]"),
+        ("bisect --weights synthetic:1 --config tiny --tokens 1,2,3 --n 2 --against-batch 2", "agree to the bit"),
+    ])  # fmt: skip
+    def test_say_what_they_found(self, words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each prints its finding and ends with 0."""
+        assert cli.main(words.split()) == 0
+        assert said in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("words", "sentence"), [
+        ("plan --program warm", "there is no 'warm' in this plan; its programs are prefill.first"),
+        ("trace --weights synthetic:1 --config tiny --tokens 1 --launch nothing", "has no launch 'nothing'"),
+        ("bisect --weights synthetic:1 --config tiny --tokens 1", "one of --against,"),
+    ])  # fmt: skip
+    def test_refuse_in_one_sentence(self, words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A mistake ends with 2 and the sentence."""
+        assert cli.main(words.split()) == 2
+        assert sentence in capsys.readouterr().err
