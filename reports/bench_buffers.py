@@ -57,10 +57,14 @@ class Bench:
         self.memories.append(self.device.alloc(name, nbytes))
         return self.memories[-1]
 
+    def release(self, mark: int) -> None:
+        """Give back what was allocated after there were `mark` memories; guards are checked."""
+        while len(self.memories) > mark:
+            self.device.free(self.memories.pop())
+
     def close(self) -> None:
         """Give everything back; guards are checked."""
-        while self.memories:
-            self.device.free(self.memories.pop())
+        self.release(0)
 
     def call(self, inst: Instance, dims: dict[str, Value], buffers: dict[str, Memory]) -> Call:
         """A launch with these buffers by argument name."""
@@ -91,13 +95,14 @@ class Bench:
         dims: dict[str, Value] = {**keys, "lowest_scale": lowest, "blocks": p.N * p.K // BLOCK}
         calls = [self.call(instance(kernel("synthetic")), dims, {"codes": codes, "scales": scales})]
         source, sizes = {"codes": codes, "ws": scales}, {"N": p.N, "K": p.K}
-        if bits == 4:  # noqa: PLR2004  # bits of a code
+        if bits == 4:  # bits of a code
             given = {"codes": codes, "scales": scales, "packed": packed, "packed_scales": packed_scales}
             calls.append(self.call(instance(kernel("q8_to_q4")), dict(sizes), given))
             source = {"codes": packed, "ws": packed_scales}
-        tile = instance(kernel("pretile_q4" if bits == 4 else "pretile"))  # noqa: PLR2004
+        tile = instance(kernel("pretile_q4" if bits == 4 else "pretile"))
         full = resolve(tile, dict(sizes))
-        tiles = self.alloc(f"{p.name} q{bits}", int(np.prod([int(full[n]) for n in ("panels", "chunks", "panel_bytes")])) * 8)
+        size = int(np.prod([int(full[n]) for n in ("panels", "chunks", "panel_bytes")])) * 8
+        tiles = self.alloc(f"{p.name} q{bits}", size)
         calls.append(self.call(tile, dict(sizes), {**source, "tiles": tiles}))
         self.run(calls)
         return tiles
@@ -106,7 +111,7 @@ class Bench:
         """Random activation codes and scales."""
         g = np.random.default_rng([K, rows, words])
         codes = g.integers(-127, 128, (rows, words, K)).astype(np.int8)
-        if words == 2:  # noqa: PLR2004  # A15: the low word
+        if words == 2:  # A15: the low word
             codes[:, 1] = g.integers(-64, 64, (rows, K))
         scales = (0.01 * (0.25 + g.random((rows, K // BLOCK)))).astype(np.float32)
         made = {}

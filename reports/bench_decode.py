@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from kernels.programs import Setting
 from kernels.steps import make_plan
 from kernels.tuning import Tuning
 from oracle.model_weights import Weights
+from reports.bench_buffers import step_projections, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,43 @@ class Case:
     drafts: int = 0
 
 
+#: Lane by lane the first sequence must make the same tokens, whatever else differs.
+CASES = (
+    Case("a8", 1), Case("a8", 1, chunk=192, drafts=1), Case("a8", 1, drafts=2),
+    Case("a8+s16+kv16", 8), Case("a8+s16+kv16", 32), Case("a15", 1), Case("q4", 1),
+)  # fmt: skip  # a line a lane
+
+
 def prompts(case: Case, vocab: int, seed: int = 1) -> list[tuple[int, ...]]:
     """A prompt a sequence; sequence b has the same one in every batch."""
     return [
         tuple(int(t) for t in np.random.default_rng([seed, b]).integers(0, vocab, case.prompt))
         for b in range(case.B)
     ]
+
+
+def measure_all(device: Device, weights: Weights, cases: Sequence[Case], read: float) -> list[dict[str, Any]]:
+    """Every case with its share of the floor; a lane whose first streams disagree has no speed.
+
+    Shapes: read is the read bandwidth of this run. Units: GB/s; share is the time that reading the weights of a step
+    once takes, over the median of a step. Error: none. Source: `measure`, whose errors it raises.
+    """
+    rows = []
+    for case in cases:
+        run = measure(device, weights, case)
+        q4, projections = lane(case.lane).q4, step_projections(weights.config)
+        floor = sum(weight_bytes(p.N, p.K, 4 if q4 and p.q4 else 8) for p in projections) / read / 1e6
+        label = f"{case.lane} B={case.B}" + (f" drafts={case.drafts}" if case.drafts else "")
+        ms = run["ms_a_step_median"]
+        rows.append({"name": label, "ms": ms, "share": floor / ms, **run})
+    for row in rows:
+        streams = {r["first_stream_sha256"] for r in rows if r["case"]["lane"] == row["case"]["lane"]}
+        row["streams_agree"] = len(streams) == 1 and row["flags"] == [0]
+    return [row if row["streams_agree"] else {k: v for k, v in row.items() if k not in SPEEDS} for row in rows]
+
+
+#: What a run says of its speed.
+SPEEDS = ("ms", "share", "ms_a_step_median", "ms_a_step_p99", "tokens_a_second", "prefill_ms")
 
 
 def open_case(device: Device, weights: Weights, case: Case, tuning: Tuning) -> Engine:
@@ -115,7 +147,8 @@ def _figures(engine: Engine, case: Case, steps: list[float]) -> dict[str, Any]:
         "ms_a_step_median": median,
         "ms_a_step_p99": float(np.quantile(steps, 0.99)),
         "tokens_made": made,
-        "tokens_a_second": case.B * 1e3 / median if case.drafts == 0 else None,
+        # with drafts over all replays, those after the last token too
+        "tokens_a_second": case.B * 1e3 / median if case.drafts == 0 else made * 1e3 / sum(steps),
         "flags": sorted({int(f) for f in engine.read("flags")}),
         "distinct_tokens_of_first": len(set(streams[0].tolist())),
         "first_stream_sha256": digest,

@@ -1,0 +1,120 @@
+"""`lanelock bench projections|decode|compare`: measured speed, with the bits checked on what was timed."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.devices import open_device
+from harness.record import record
+from oracle.config import load as load_config
+from oracle.errors import LanelockError
+from oracle.weights import load
+from reports import bench_cublas, bench_decode, bench_projections
+from reports.bench_buffers import Bench, step_projections
+
+#: What the read bandwidth is measured on.
+READ_BYTES = {"cuda": 1 << 31, "host": 1 << 16}
+
+
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    sub = commands.add_parser("bench", help="measured speed of the projections or of a whole decode")
+    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|decode|compare")
+    projections = kinds.add_parser("projections", help="the projections of a step as one graph")
+    projections.add_argument("--prefill", type=int, default=512, metavar="N", help="rows of the prefill case (512)")
+    projections.add_argument("--no-cublas", action="store_true", help="do not time cuBLAS through PyTorch")
+    projections.set_defaults(func=run_projections)
+    decode = kinds.add_parser("decode", help="a whole decode step, replayed as one graph")
+    decode.add_argument("--weights", default="synthetic:1", metavar="W", help="weights (synthetic:1)")
+    decode.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of a prompt (512)")
+    decode.add_argument("--n", type=int, default=128, metavar="N", help="tokens to make (128)")
+    decode.set_defaults(func=run_decode)
+    for one in (projections, decode):
+        one.add_argument("--config", default="qwen3.8-27b", metavar="C", help="preset or JSON file (qwen3.8-27b)")
+        one.add_argument("--device", default="cuda", help="cuda (default), cuda:N or host")
+        one.add_argument("--most", type=int, default=64, metavar="B", help="largest batch that is measured (64)")
+        one.add_argument("--no-record", action="store_true", help="write no record under reports/records/")
+        one.add_argument("--json", action="store_true", help="print JSON")
+    compare = kinds.add_parser("compare", help="two records side by side")
+    compare.add_argument("first", type=Path, metavar="A.json")
+    compare.add_argument("second", type=Path, metavar="B.json")
+    compare.set_defaults(func=run_compare)
+
+
+def run_projections(args: argparse.Namespace) -> int:
+    """Exit 1 if a projection's bits are wrong."""
+    device, config = open_device(args.device), load_config(args.config)
+    cases = bench_projections.at_most(bench_projections.CASES, args.most, args.prefill)
+    figures = bench_projections.measure(device, config, cases)
+    if not args.no_cublas and device.properties.kind == "cuda":
+        shapes = [(p.N, p.K) for p in step_projections(config)]
+        figures["cublas_ms"] = bench_cublas.beside(shapes, [n for n in (1, 8, 32, 64) if n <= args.most])
+    _finish(args, "bench-projections", figures, ("ms", "GB_s", "share", "TOPS"))
+    return 0 if all(all(row["bits"].values()) for row in figures["rows"]) else 1
+
+
+def run_decode(args: argparse.Namespace) -> int:
+    """Exit 1 if the streams of a lane disagree."""
+    device, weights = open_device(args.device), load(args.weights, load_config(args.config))
+    cases = [
+        replace(c, prompt=args.prompt, count=args.n, chunk=min(c.chunk, args.prompt))
+        for c in bench_decode.CASES
+        if args.most >= c.B
+    ]
+    bench = Bench(device)
+    try:
+        source = bench.alloc("read", READ_BYTES[device.properties.kind])
+        read = bench.read_speed(source, device.properties.multiprocessors)
+    finally:
+        bench.close()
+    rows = bench_decode.measure_all(device, weights, cases, read)
+    figures = {"config": weights.config.name, "weights": args.weights, "read_GB_s": read,
+               "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
+    _finish(args, "bench-decode", figures, ("ms", "ms_a_step_p99", "tokens_a_second", "prefill_ms", "share"))
+    return 0 if all(row["streams_agree"] for row in rows) else 1
+
+
+def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> None:
+    """Record and print."""
+    path = None if args.no_record else record(kind, figures)
+    if args.json:
+        print(json.dumps({**figures, "record": None if path is None else path.name}, indent=1))
+        return
+    console = Console()
+    table = Table("case", *columns, box=None)
+    for row in figures["rows"]:
+        table.add_row(row["name"], *(f"{row[c]:.4g}" if row.get(c) is not None else "wrong" for c in columns))
+    console.print(table)
+    console.print(f"read bandwidth of this run: {figures['read_GB_s']:.0f} GB/s")
+    if not figures["valid"]:
+        console.print(f"not valid: an undisturbed H200 reads at least {bench_projections.LEAST_READ:.0f} GB/s")
+    for name, ms in figures.get("cublas_ms", {}).items():
+        console.print(f"cuBLAS {name}: {ms}")
+    console.print(f"record: {'none' if path is None else path.name}")
+
+
+def run_compare(args: argparse.Namespace) -> None:
+    """Milliseconds of the cases that both records hold."""
+    first, second = (_times(path) for path in (args.first, args.second))
+    table = Table("case", "A ms", "B ms", "B / A", box=None)
+    common = [name for name in first if name in second]
+    if not common:
+        raise LanelockError(f"{args.first} and {args.second} hold no case in common.")
+    for name in common:
+        table.add_row(name, f"{first[name]:.4g}", f"{second[name]:.4g}", f"{second[name] / first[name]:.3f}")
+    Console().print(table)
+
+
+def _times(path: Path) -> dict[str, float]:
+    """Case -> milliseconds. Raises LanelockError for a file that is no record of a bench."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["figures"]["rows"]
+        return {row["name"]: float(row["ms"]) for row in rows if "ms" in row}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LanelockError(f"{path}: not a readable record of a bench ({error}).") from error

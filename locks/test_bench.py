@@ -1,0 +1,77 @@
+"""The command `lanelock bench`: what it times has the right bits, and it says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.devices import open_device
+from oracle.config import preset
+from reports.bench_buffers import step_projections, weight_bytes
+from reports.bench_projections import Case, measure
+
+TINY = ("--config", "tiny", "--device", "host", "--no-record", "--json")
+
+
+class TestProjections:
+    """A step's projections, timed and compared."""
+
+    def test_every_case_has_right_bits_and_a_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each case agrees before, chained and after, and is timed. Red: a launch with a neighbour's weights."""
+        code = main(["bench", "projections", "--most", "2", "--prefill", "130", *TINY])
+        rows = json.loads(capsys.readouterr().out)["rows"]
+
+        assert code == 0
+        assert [row["name"] for row in rows] == [
+            "a8 1 rows", "a8 2 rows", "a15 1 rows", "a15 2 rows", "q4 1 rows", "a8 130 rows",
+        ]  # fmt: skip  # a list of names
+        assert all(set(row["bits"].values()) == {True} and row["ms"] > 0 for row in rows)
+
+    def test_wrong_bits_have_no_speed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A projection that differs from the reference takes the case's speed away. Red: a check that is not read."""
+        monkeypatch.setattr("reports.bench_projections._same", lambda *_: False)
+        row = measure(open_device("host"), preset("tiny"), [Case("a8", 1)], 1)["rows"][0]
+
+        assert "ms" not in row
+
+    def test_a_step_of_the_27b_reads_what_its_weights_hold(self) -> None:
+        """257 projections of 27 GB, scales counted. Red: a projection missing, scales not counted."""
+        projections = step_projections(preset("qwen3.8-27b"))
+
+        assert len(projections) == 257
+        assert sum(weight_bytes(p.N, p.K) for p in projections) == sum(p.N * p.K for p in projections) * 17 // 16
+
+
+class TestDecode:
+    """A whole decode, timed and compared."""
+
+    def test_lanes_agree_with_themselves(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Drafts and chunks change no stream of a lane, and every case has a speed. Red: a step of another graph."""
+        code = main(["bench", "decode", "--most", "1", "--prompt", "5", "--n", "4", *TINY])
+        rows = json.loads(capsys.readouterr().out)["rows"]
+
+        assert code == 0
+        assert [row["name"] for row in rows] == ["a8 B=1", "a8 B=1 drafts=1", "a8 B=1 drafts=2", "a15 B=1", "q4 B=1"]
+        assert all(row["streams_agree"] and row["ms"] > 0 and row["share"] > 0 for row in rows)
+
+
+class TestCompare:
+    """Two records side by side."""
+
+    def test_ratio_is_second_over_first(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Common cases are listed with B / A. Red: the two exchanged."""
+        paths = [tmp_path / "a.json", tmp_path / "b.json"]
+        for path, ms in zip(paths, (2.0, 3.0), strict=True):
+            path.write_text(json.dumps({"figures": {"rows": [{"name": "a8 1 rows", "ms": ms}]}}))
+        main(["bench", "compare", *map(str, paths)])
+
+        assert "1.500" in capsys.readouterr().out
+
+    def test_a_file_that_is_no_record_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The refusal names the file. Red: a traceback."""
+        path = tmp_path / "a.json"
+        path.write_text("{}")
+
+        assert main(["bench", "compare", str(path), str(path)]) == 2
+        assert "a.json: not a readable record of a bench" in capsys.readouterr().err
