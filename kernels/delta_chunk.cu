@@ -64,7 +64,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   constexpr int NT = (T + DOWN - 1) / DOWN, NC = 2 + (T + ACROSS - 1) / ACROSS;
   DYNAMIC_SHARED(unsigned char, memory);
   Work<D, T>& work = *reinterpret_cast<Work<D, T>*>(memory);
-  const int b = blockIdx.y, h = blockIdx.x / (D / ROWS), row0 = blockIdx.x % (D / ROWS) * ROWS;
+  const int b = blockIdx.y, h = blockIdx.x, row0 = blockIdx.z * ROWS;
   const int left = length[b] - first, count = left < T ? left : T;
   if (slot[b] < 0 || count <= 0) return;
   const long long start = static_cast<long long>(first) * B + b, stride = static_cast<long long>(B) * qkv_pitch;
@@ -124,7 +124,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
     }
   }
   __syncthreads();
-  for (int t = 1 + threadIdx.x / 32; t < count; t += THREADS / 32) {
+  for (int t = threadIdx.x / 32; t < count; t += THREADS / 32) {
     for (int j = threadIdx.x % 32; j < t; j += 32) {
       const float kept = decay(work, t, j);
       work.pairs[t][j] = kept * work.pairs[t][j];

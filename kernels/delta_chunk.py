@@ -33,8 +33,8 @@ def shared_bytes(D: int, T: int) -> int:
 
 def _geometry(dims: Dims) -> Geometry:
     D = int(dims["D"])
-    blocks = int(dims["HV"]) * (D // ROWS)
-    return Geometry((blocks, int(dims["B"]), 1), (THREADS, 1, 1), shared_bytes(D, int(dims["CHUNK"])))
+    grid = (int(dims["HV"]), int(dims["B"]), D // ROWS)
+    return Geometry(grid, (THREADS, 1, 1), shared_bytes(D, int(dims["CHUNK"])))
 
 
 DELTA_CHUNK = Kernel(

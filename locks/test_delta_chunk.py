@@ -293,10 +293,11 @@ class TestExactIntegers:
     def test_sums_over_tokens_run_ascending(self, device: Device) -> None:
         """2^24 + 1 - 2^24 is 0 in ascending order, and 2^24 - 1 - 2^24 is -1. Red: descending, which gives 1 and 0.
 
-        Orthogonal keys of ones that share a dim, no decay and beta one: each token learns its value.
+        Three orthogonal keys of ones that share a dim, no decay and beta one: each token learns its value. The fourth
+        token's key is that dim, so what it learns is its value, 0, less the same sum.
         """
         k = np.zeros((1, 4, 1, 32), np.float32)
-        k[0, :, 0, :4] = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [0, 0, 0, 0]])
+        k[0, :, 0, :4] = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, 0, 0, 0]])
         q, v = np.zeros_like(k), np.zeros_like(k)
         q[..., 0], v[0, :, 0, 5] = 1, [2**24, 1, -(2**24), 0]
         g, beta = np.zeros((1, 4, 1), np.float32), np.ones((1, 4, 1), np.float32)
