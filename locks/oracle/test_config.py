@@ -67,6 +67,12 @@ class TestRefusals:
         with pytest.raises(LanelockError, match=f"config.*{field}.*\\."):
             ModelConfig.from_dict(TINY.to_dict() | {field: value})
 
+    def test_a_head_may_be_rotated_whole(self) -> None:
+        """As many rotated dims as a head has are the most there can be."""
+        whole = ModelConfig.from_dict(TINY.to_dict() | {"rope_dim": TINY.head_dim})
+
+        assert whole.rope_dim == whole.head_dim
+
     @pytest.mark.parametrize(("change", "word"), [
         ({"colour": 1}, "unknown field 'colour'"), ({}, "'layers' is missing")])
     def test_unknown_and_missing_fields_are_named(self, change: dict[str, int], word: str) -> None:
