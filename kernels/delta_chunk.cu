@@ -30,16 +30,18 @@ __device__ inline float decay(const WORK& work, int t, int j) {
   return work.reset[t] > j ? 0.0f : lane::exp(static_cast<float>(work.sum[t] - work.sum[j]));
 }
 
-// one thread; `kept` is the decay of the incoming state to each token
+// a thread a token, each sums for itself; `kept` is the decay of the incoming state to the token
 template <typename WORK>
 __device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const float* __restrict__ beta, long long stride,
                                   int count) {
-  double sum = 0.0;
-  int reset = -1;
-  for (int t = 0; t < count; ++t) {
-    const float one = g[t * stride];
-    sum = one < VANISHED ? 0.0 : sum + one;
-    reset = one < VANISHED ? t : reset;
+  for (int t = threadIdx.x; t < count; t += THREADS) {
+    double sum = 0.0;
+    int reset = -1;
+    for (int j = 0; j <= t; ++j) {
+      const float one = g[j * stride];
+      sum = one < VANISHED ? 0.0 : sum + one;
+      reset = one < VANISHED ? j : reset;
+    }
     work.sum[t] = sum, work.reset[t] = reset;
     work.kept[t] = reset >= 0 ? 0.0f : lane::exp(static_cast<float>(sum));
     work.beta[t] = beta[t * stride];
@@ -75,7 +77,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   const bool fresh = position[b] + first == 0;
 
   for (int i = threadIdx.x; i < ROWS * D; i += THREADS) work.state[i / D][i % D] = fresh ? 0.0f : lane::load(home + i);
-  if (threadIdx.x == 0) sum_decays(work, g + start * HV + h, beta + start * HV + h, static_cast<long long>(B) * HV, count);
+  sum_decays(work, g + start * HV + h, beta + start * HV + h, static_cast<long long>(B) * HV, count);
 
   // products of every token's key and query with state rows tx, tx + ACROSS and with keys tx, tx + ACROSS, ...
   const int tx = threadIdx.x % ACROSS, ty = threadIdx.x / ACROSS;

@@ -68,7 +68,7 @@ DELTA_CHUNK = Kernel(
         ),
         *row_pitch("qkv_pitch", "width"),
         *row_pitch("o_pitch", "value", step=1),
-        Rule(lambda d: int(d["width"]) <= 2**31 - 1, "a row of {width} elements exceeds what an int can count"),
+        Rule(lambda d: int(d["width"]) < 2**31, "a row of {width} elements exceeds what an int can count"),
     ),
     limits={"registers": 255, "smem": 0, **IN_REGISTERS},
     doc="The gated delta rule over tokens first to first + CHUNK - 1 of a pass at once, through a triangular solve.",

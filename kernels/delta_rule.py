@@ -48,7 +48,7 @@ DELTA_RULE = Kernel(
         head_multiple("HV", "HK"),
         *row_pitch("qkv_pitch", "width"),
         *row_pitch("o_pitch", "value", step=1),
-        Rule(lambda d: int(d["width"]) <= 2**31 - 1, "a row of {width} elements exceeds what an int can count"),
+        Rule(lambda d: int(d["width"]) < 2**31, "a row of {width} elements exceeds what an int can count"),
     ),
     limits={"registers": 255, "smem": 0, **IN_REGISTERS},
     doc="S = alpha S; d = beta (v - S k); S += d k^T; o = S q / sqrt(D), token by token, the state in registers.",

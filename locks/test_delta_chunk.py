@@ -306,6 +306,21 @@ class TestExactIntegers:
 
         assert_same_bits(np.array([o[0, 2, 0, 5], pool[1, 0, 5, 0], pool[1, 0, 5, 1]]), np.float32([0, 0, -1]))
 
+    def test_products_are_fused(self, device: Device) -> None:
+        """(1 + 2^-12)^2 - 1 keeps its last bit, 2^-24, in what is read and in what is learned. Red: an fma in two."""
+        q, v = np.zeros((1, 1, 1, 32), np.float32), np.zeros((1, 1, 1, 32), np.float32)
+        q[..., :3] = 1, 1 + 2.0**-12, 1
+        pool = np.zeros((2, 1, 32, 32), np.float32)
+        pool[1, 0, 7, :2] = -1, 1 + 2.0**-12
+        gates = [np.full((1, 1, 1), a, np.float32) for a in (0, 1)]
+        p = Problem(q, q, v, *gates, pool, (3,), (1,), (1,))
+        read = replace(p, beta=np.zeros((1, 1, 1), np.float32)).run(device, [1])[0][0, 0, 0, 7]
+
+        learned = p.run(device, [1])[1][1, 0, 7, 2]
+
+        exact = np.float32(2.0**-11 + 2.0**-24)
+        assert_same_bits(np.array([read, learned]), np.array([exact * np.float32(32**-0.5), -exact]))
+
     def test_a_reset_forgets_exactly(self, device: Device) -> None:
         """Behind a reset the largest state and values leave no trace. Red: a decay of the smallest float for zero."""
         p = problem(16, 32, (3,), (8,), heads=(1, 1))
@@ -431,6 +446,7 @@ class TestRefusal:
             ({"qkv_pitch": 100}, "qkv_pitch = 100 is less than the row"),
             ({"qkv_pitch": 130}, "qkv_pitch = 130 must be a multiple of 4"),
             ({"o_pitch": 63}, "o_pitch = 63 is less than the row"),
+            ({"HK": 2**24, "HV": 2**25}, "a row of 2147483648 elements exceeds what an int can count"),
         ],
     )
     def test_unsupported_size_is_refused(self, device: Device, dims: dict[str, int], sentence: str) -> None:

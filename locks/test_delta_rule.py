@@ -543,6 +543,7 @@ class TestRefusal:
             ({"qkv_pitch": 100}, "qkv_pitch = 100 is less than the row"),
             ({"qkv_pitch": 130}, "qkv_pitch = 130 must be a multiple of 4"),
             ({"o_pitch": 63}, "o_pitch = 63 is less than the row"),
+            ({"HK": 2**24, "HV": 2**25}, "a row of 2147483648 elements exceeds what an int can count"),
         ],
     )
     def test_unsupported_size_is_refused(
