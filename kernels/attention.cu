@@ -1,7 +1,7 @@
 // Causal softmax attention in one order: positions in chunks of 256, each chunk with its own maximum, sum and weighted
-// values, chunks combined ascending. A block holds Q queries that share every key and value row it reads: G heads of one
-// KV head, over Q / G tokens of one sequence. One kernel is all forms: a block that walks every chunk, for decode and
-// for tiles of a prefill, or blocks along z that leave their chunks to attention_combine.
+// values, chunks combined ascending. A block holds Q queries that share every key and value row it reads: G heads of
+// one KV head, over Q / G tokens of one sequence. One kernel is all forms: a block that walks every chunk, for decode
+// and for tiles of a prefill, or blocks along z that leave their chunks to attention_combine.
 #include "functions.cuh"
 #include "head.cuh"
 
@@ -26,7 +26,8 @@ __device__ inline int seen_of(int position, int c) {
 
 // Scores of all queries against the first `most` positions of a chunk, position-major in `e`.
 template <int D, int Q, typename KV, int PER>
-__device__ inline void score_chunk(float (*e)[Q], const float (&q)[Q][PER], const KV* __restrict__ keys, int most, float scale) {
+__device__ inline void score_chunk(float (*e)[Q], const float (&q)[Q][PER], const KV* __restrict__ keys, int most,
+                                   float scale) {
   const int l = threadIdx.x % 32;
   for (int p = threadIdx.x / 32; p < most; p += WARPS) {
     float k[PER], s[Q];
@@ -68,8 +69,8 @@ __device__ inline void exponentiate(float (*e)[Q], Summary* summary, const int* 
 
 // Weighted values of the chunk: a thread owns one dim of queries own, own + SHARES, ...
 template <int D, int Q, typename KV, int MINE>
-__device__ inline void weigh_chunk(float (&acc)[MINE], const float (*e)[Q], const KV* __restrict__ values, const int* standing,
-                                   int c, int most) {
+__device__ inline void weigh_chunk(float (&acc)[MINE], const float (*e)[Q], const KV* __restrict__ values,
+                                   const int* standing, int c, int most) {
   constexpr int SHARES = THREADS / D;
   const int dim = threadIdx.x % D, own = threadIdx.x / D;
   int seen[MINE];
@@ -99,12 +100,16 @@ __device__ inline void combine(Summary& all, float (&total)[N], Summary chunk, c
 // grid: x query tiles * B, y groups of G query heads, z blocks along the context (1: the output is written here)
 template <int D, int Q, typename KV>
 __global__ void __launch_bounds__(THREADS, 1)
-attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch, const KV* __restrict__ keys /* [slots, HKV, context, D] */,
-          const KV* __restrict__ values /* [slots, HKV, context, D] */, const int* __restrict__ slot /* [B], -1: none */,
-          const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
-          float* __restrict__ out /* [T, B, HQ D], for z = 1 */, int out_pitch, float* __restrict__ parts /* [T, B, HQ, chunks, D] */,
-          float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */, int B, int G, int HQ, int HKV, int context, int chunks,
-          float scale) {
+attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch,
+          const KV* __restrict__ keys /* [slots, HKV, context, D] */,
+          const KV* __restrict__ values /* [slots, HKV, context, D] */,
+          const int* __restrict__ slot /* [B], -1: none */,
+          const int* __restrict__ position /* [B], of the first token */,
+          const int* __restrict__ length /* [B], <= T */,
+          float* __restrict__ out /* [T, B, HQ D], for z = 1 */, int out_pitch,
+          float* __restrict__ parts /* [T, B, HQ, chunks, D] */,
+          float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */, int B, int G, int HQ, int HKV, int context,
+          int chunks, float scale) {
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER, SHARES = THREADS / D, MINE = (Q + SHARES - 1) / SHARES;
   static_assert(Q <= 32, "attention: a lane stores the score of one query");
@@ -164,10 +169,11 @@ attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch, con
 // One warp a query head: adds the chunks of its row ascending, a lane owning D / 32 dims.
 template <int D>
 __global__ void __launch_bounds__(128)
-attention_combine(const float* __restrict__ parts /* [T, B, HQ, chunks, D] */, const float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */,
+attention_combine(const float* __restrict__ parts /* [T, B, HQ, chunks, D] */,
+                  const float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */,
                   const int* __restrict__ slot /* [B], -1: none */, const int* __restrict__ position /* [B] */,
-                  const int* __restrict__ length /* [B], <= T */, float* __restrict__ out /* [T, B, HQ D] */, int out_pitch,
-                  int B, int HQ, int chunks) {
+                  const int* __restrict__ length /* [B], <= T */, float* __restrict__ out /* [T, B, HQ D] */,
+                  int out_pitch, int B, int HQ, int chunks) {
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   const int b = blockIdx.x % B, t = blockIdx.x / B, h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;

@@ -38,7 +38,10 @@ CONV = Kernel(
     rules=(
         *CHUNK_RULES,
         Rule(lambda d: int(d["C"]) > 0 and int(d["C"]) % int(d["D"]) == 0, "C = {C} channels must be heads of D = {D}"),
-        Rule(lambda d: 0 <= int(d["normed_heads"]) * int(d["D"]) <= int(d["C"]), "normed_heads = {normed_heads} exceed C"),
+        Rule(
+            lambda d: 0 <= int(d["normed_heads"]) * int(d["D"]) <= int(d["C"]),
+            "normed_heads = {normed_heads} exceed C",
+        ),
         *row_pitch("x_pitch", "C"),
         *row_pitch("y_pitch", "C"),
     ),

@@ -1,12 +1,13 @@
 // The gated delta rule over T tokens at once, in the WY form: products of keys, queries and state first, then one
 // triangular solve for what each token learns, then outputs and state. Bounded: it re-associates the recurrence.
 //
-// A block owns ROWS rows of one head's state. With D(t, j) the decay from behind token j to token t and A(t) the decay of
-// the incoming state, token t learns
+// A block owns ROWS rows of one head's state. With D(t, j) the decay from behind token j to token t and A(t) the decay
+// of the incoming state, token t learns
 //   c_t = beta_t (v_t - A(t) S k_t) - sum over j < t of beta_t D(t, j) (k_j . k_t) c_j
-//   o_t = A(t) S q_t + sum over j <= t of D(t, j) (k_j . q_t) c_j,     S' = A(last) S + sum over j of D(last, j) c_j k_j^T
-// Log decays are summed in float64 and only their differences are exponentiated: a quotient of vanished products would be
-// 0/0. A decay that float32 cannot tell from zero is a reset, behind which the sum begins anew.
+//   o_t = A(t) S q_t + sum over j <= t of D(t, j) (k_j . q_t) c_j
+//   S' = A(last) S + sum over j of D(last, j) c_j k_j^T
+// Log decays are summed in float64 and only their differences are exponentiated: a quotient of vanished products would
+// be 0/0. A decay that float32 cannot tell from zero is a reset, behind which the sum begins anew.
 #include "functions.cuh"
 #include "head.cuh"
 
@@ -17,10 +18,12 @@ constexpr int ACROSS = 16;         // threads along the columns of a product
 constexpr int DOWN = 8;            // and along its tokens
 constexpr float VANISHED = -120.0f;
 
-// What a block keeps in shared memory. `pairs` holds D(t, j) (k_j . q_t) at [t][j] and what the solve needs at [j][t + 1].
+// What a block keeps in shared memory. `pairs` holds D(t, j) (k_j . q_t) at [t][j], and at [j][t + 1] what the solve
+// needs.
 template <int D, int T>
 struct Work {
-  float pairs[T][T + 1], learned[T][ROWS], state[ROWS][D + 1], keys[T][DIMS + 1], queries[T][DIMS + 1], beta[T], kept[T];
+  float pairs[T][T + 1], learned[T][ROWS], state[ROWS][D + 1], keys[T][DIMS + 1], queries[T][DIMS + 1], beta[T];
+  float kept[T];
   double sum[T];  // of g, from the last reset on
   int reset[T];   // the last token up to t that reset the state, or -1
 };
@@ -32,8 +35,8 @@ __device__ inline float decay(const WORK& work, int t, int j) {
 
 // a thread a token, each sums for itself; `kept` is the decay of the incoming state to the token
 template <typename WORK>
-__device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const float* __restrict__ beta, long long stride,
-                                  int count) {
+__device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const float* __restrict__ beta,
+                                  long long stride, int count) {
   for (int t = threadIdx.x; t < count; t += THREADS) {
     double sum = 0.0;
     int reset = -1;
@@ -59,8 +62,8 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
             const float* __restrict__ g /* [tokens, B, HV] */, const float* __restrict__ beta /* [tokens, B, HV] */,
             STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
             const int* __restrict__ position /* [B], of token 0 */, const int* __restrict__ length /* [B] */,
-            float* __restrict__ o /* [tokens, B, HV D] */, int o_pitch, int first /* token of this chunk */, int B, int HK,
-            int HV, float scale) {
+            float* __restrict__ o /* [tokens, B, HV D] */, int o_pitch, int first /* token of this chunk */, int B,
+            int HK, int HV, float scale) {
   static_assert(T == 1 || T == 4 || T == 8 || T == 16 || T == 32 || T == 64, "delta_chunk: T is 1, 4, 8, 16, 32 or 64");
   static_assert(D % ROWS == 0 && D % DIMS == 0 && ROWS == 2 * ACROSS, "delta_chunk: a thread owns two state rows");
   constexpr int NT = (T + DOWN - 1) / DOWN, NC = 2 + (T + ACROSS - 1) / ACROSS;

@@ -5,16 +5,16 @@
 // loads are in flight. At position 0 the state is zero and is not read: a slot that is entered again is clean.
 //
 // The state is stored after the token that `stored` counts: after the last one in decode and prefill, after an earlier
-// one as a checkpoint, or never. Speculation moves no state back: a verify stores nothing, and once its rows are accepted
-// or not, the accepted ones run again and are stored. Same recurrence, same bits.
+// one as a checkpoint, or never. Speculation moves no state back: a verify stores nothing, and once its rows are
+// accepted or not, the accepted ones run again and are stored. Same recurrence, same bits.
 #include "head.cuh"
 
 constexpr int WARPS = 4;
 constexpr int TOKENS = 8;  // whose q and k the staged form holds in shared memory
 
 template <int D, typename STATE, int ROWS, int PER>
-__device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const float (&v)[ROWS], float alpha, float beta,
-                            const float (&q)[PER], float (&o)[ROWS]) {
+__device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const float (&v)[ROWS], float alpha,
+                            float beta, const float (&q)[PER], float (&o)[ROWS]) {
   float sum[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -39,7 +39,8 @@ __device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const 
 
 // q and k of the head, for tokens t to t + TOKENS - 1 as far as they exist; every warp of the block reads them
 template <int D>
-__device__ inline void stage(float (*staged)[2][D], const float* __restrict__ head, int k_offset, long long stride, int tokens) {
+__device__ inline void stage(float (*staged)[2][D], const float* __restrict__ head, int k_offset, long long stride,
+                             int tokens) {
   __syncthreads();
   for (int i = threadIdx.x; i < tokens * 2 * D; i += 32 * WARPS) {
     const int token = i / (2 * D), which = i / D % 2;
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(128)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
            STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
-           const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
+           const int* __restrict__ position /* [B], of the first token */,
+           const int* __restrict__ length /* [B], <= T */,
            const int* __restrict__ replay /* [B], tokens before the state is stored; -1: all */,
            float* __restrict__ o /* [T, B, HV D] */, int o_pitch, int B, int HK, int HV, float scale) {
   lane::overlap_launches();

@@ -6,9 +6,12 @@
 
 template <int D, int WORDS>
 __global__ void __launch_bounds__(128)
-gated_norm_quantize(const float* __restrict__ o /* [rows, HV D] */, int o_pitch, const float* __restrict__ z /* [rows, HV D] */,
-                    int z_pitch, const float* __restrict__ w /* [D] */, signed char* __restrict__ codes /* [rows, WORDS, HV D] */,
-                    float* __restrict__ scales /* [rows, HV D/32] */, float* __restrict__ normed /* [rows, HV D] or null */,
+gated_norm_quantize(const float* __restrict__ o /* [rows, HV D] */, int o_pitch,
+                    const float* __restrict__ z /* [rows, HV D] */,
+                    int z_pitch, const float* __restrict__ w /* [D] */,
+                    signed char* __restrict__ codes /* [rows, WORDS, HV D] */,
+                    float* __restrict__ scales /* [rows, HV D/32] */,
+                    float* __restrict__ normed /* [rows, HV D] or null */,
                     int normed_pitch, int HV, float eps) {
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;

@@ -7,7 +7,8 @@ namespace lane {
 
 template <int D>
 struct Head {
-  static_assert(D == 32 || D == 64 || D == 128 || D == 256, "a head has 32, 64, 128 or 256 dims: a lane owns 1, 2, 4 or 8");
+  static_assert(D == 32 || D == 64 || D == 128 || D == 256,
+                "a head has 32, 64, 128 or 256 dims: a lane owns 1, 2, 4 or 8");
   static constexpr int PER = D / 32;
 };
 

@@ -1,5 +1,5 @@
-// The input of the draft head: normed embedding and normed hidden state side by side, the embedding half first, as codes.
-// One block a row and half; each half is an RMS norm of its own.
+// The input of the draft head: normed embedding and normed hidden state side by side, the embedding half first, as
+// codes. One block a row and half; each half is an RMS norm of its own.
 #include "row_norm.cuh"
 
 template <int WORDS>
@@ -7,7 +7,8 @@ __global__ void __launch_bounds__(1024, 1)
 mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embedded_pitch,
                     const float* __restrict__ hidden /* [rows, K] */, int hidden_pitch,
                     const float* __restrict__ enorm /* [K] */, const float* __restrict__ hnorm /* [K] */,
-                    signed char* __restrict__ codes /* [rows, WORDS, 2 K] */, float* __restrict__ scales /* [rows, 2 K/32] */,
+                    signed char* __restrict__ codes /* [rows, WORDS, 2 K] */,
+                    float* __restrict__ scales /* [rows, 2 K/32] */,
                     int K, float eps) {
   lane::overlap_launches();
   SHARED(float, chunk_sums, [CHUNKS]);

@@ -5,9 +5,11 @@
 // f16 cache rounds each value once.
 #include "head.cuh"
 
-// pairs (j, j + R/2) of a head whose lane owns PER neighbours: R/2 is a whole number of lanes, so partners share an index
+// pairs (j, j + R/2) of a head whose lane owns PER neighbours: R/2 is a whole number of lanes, so partners share an
+// index
 template <int PER>
-__device__ inline void rotate(float (&x)[PER], const float* __restrict__ cosine, const float* __restrict__ sine, int R) {
+__device__ inline void rotate(float (&x)[PER], const float* __restrict__ cosine, const float* __restrict__ sine,
+                              int R) {
   const int l = threadIdx.x % 32, half = R / 2 / PER;
   const bool low = l < half, turned = l < 2 * half;
   const int partner = low ? l + half : turned ? l - half : l;
@@ -25,12 +27,16 @@ __device__ inline void rotate(float (&x)[PER], const float* __restrict__ cosine,
 // heads of a row: HQ query heads, then HKV key heads, then HKV value heads; the row is [Q | gate | K | V]
 template <int D, typename KV>
 __global__ void __launch_bounds__(128)
-qk_norm_rope(const float* __restrict__ x /* [T, B, 2 HQ D + 2 HKV D] */, int x_pitch, const float* __restrict__ wq /* [D] */,
+qk_norm_rope(const float* __restrict__ x /* [T, B, 2 HQ D + 2 HKV D] */, int x_pitch,
+             const float* __restrict__ wq /* [D] */,
              const float* __restrict__ wk /* [D] */, const float* __restrict__ cosine /* [context, R/2] */,
              const float* __restrict__ sine /* [context, R/2] */, const int* __restrict__ slot /* [B], -1: none */,
-             const int* __restrict__ position /* [B], of the first token */, const int* __restrict__ length /* [B], <= T */,
-             float* __restrict__ q /* [T, B, HQ D] */, int q_pitch, KV* __restrict__ keys /* [slots, HKV, context, D] */,
-             KV* __restrict__ values /* [slots, HKV, context, D] */, int B, int HQ, int HKV, int R, int context, float eps) {
+             const int* __restrict__ position /* [B], of the first token */,
+             const int* __restrict__ length /* [B], <= T */,
+             float* __restrict__ q /* [T, B, HQ D] */, int q_pitch,
+             KV* __restrict__ keys /* [slots, HKV, context, D] */,
+             KV* __restrict__ values /* [slots, HKV, context, D] */, int B, int HQ, int HKV, int R, int context,
+             float eps) {
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   const int head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;

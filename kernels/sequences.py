@@ -12,7 +12,7 @@ from kernels.rules import GRID_X, between
 
 HEAD_DIMS = Param("D", (32, 64, 128, 256))
 CONTEXT = 262144
-SEQUENCES = (Buffer("slot", "i32", ("B",), "r"), Buffer("position", "i32", ("B",), "r"), Buffer("length", "i32", ("B",), "r"))
+SEQUENCES = tuple(Buffer(name, "i32", ("B",), "r") for name in ("slot", "position", "length"))
 
 CHUNK_RULES: tuple[Rule, ...] = (
     between("T", 1, GRID_X, "the tokens of a chunk"),

@@ -1,6 +1,6 @@
-// Speculation, decided on the device: pack drafts behind the current token, accept what greedy decoding would have said,
-// pick the hidden row to draft from. Nothing is rolled back: conv ring and KV cache are indexed by position, and the
-// recurrent state is committed by replaying accepted rows (delta_rule.cu).
+// Speculation, decided on the device: pack drafts behind the current token, accept what greedy decoding would have
+// said, pick the hidden row to draft from. Nothing is rolled back: conv ring and KV cache are indexed by position, and
+// the recurrent state is committed by replaying accepted rows (delta_rule.cu).
 #include "device.cuh"
 
 constexpr int LIVE = 0;        // the flags are those of greedy.cu
@@ -11,7 +11,8 @@ constexpr int CACHE_FULL = 3;
 __global__ void __launch_bounds__(128)
 speculation_pack(const int* __restrict__ current /* [B] */, const int* __restrict__ drafts /* [T - 1, B] */,
                  const int* __restrict__ flags /* [B] */, const int* __restrict__ position /* [B] */,
-                 const int* __restrict__ end /* [B], positions a sequence may fill */, int* __restrict__ tokens /* [T, B] */,
+                 const int* __restrict__ end /* [B], positions a sequence may fill */,
+                 int* __restrict__ tokens /* [T, B] */,
                  int* __restrict__ length /* [B] */, int B, int T) {
   lane::overlap_launches();
   const int b = blockIdx.x * blockDim.x + threadIdx.x;
@@ -27,8 +28,10 @@ speculation_pack(const int* __restrict__ current /* [B] */, const int* __restric
 __global__ void __launch_bounds__(128)
 speculation_accept(const int* __restrict__ tokens /* [T, B], the rows */, const int* __restrict__ picks /* [T, B] */,
                    const int* __restrict__ pick_flags /* [T, B] */, const int* __restrict__ length /* [B] */,
-                   int* __restrict__ current /* [B] */, int* __restrict__ flags /* [B] */, int* __restrict__ position /* [B] */,
-                   int* __restrict__ history /* [B, limit + 1] */, int history_pitch, int* __restrict__ accepted /* [T, B] */,
+                   int* __restrict__ current /* [B] */, int* __restrict__ flags /* [B] */,
+                   int* __restrict__ position /* [B] */,
+                   int* __restrict__ history /* [B, limit + 1] */, int history_pitch,
+                   int* __restrict__ accepted /* [T, B] */,
                    int* __restrict__ began /* [B], position before */, int* __restrict__ pending /* [B], rows kept */,
                    int* __restrict__ taken /* [B], rows kept, or null */, int B, int T, int limit) {
   lane::overlap_launches();
@@ -57,8 +60,8 @@ speculation_accept(const int* __restrict__ tokens /* [T, B], the rows */, const 
   if (taken != nullptr) taken[b] = kept;
 }
 
-// One row of each sequence: row count[b] - 1 of a chunk, such as the hidden state of the last accepted token. A sequence
-// that took none keeps what it had.
+// One row of each sequence: row count[b] - 1 of a chunk, such as the hidden state of the last accepted token. A
+// sequence that took none keeps what it had.
 __global__ void __launch_bounds__(128)
 pick_rows(const float* __restrict__ x /* [T, B, K] */, int x_pitch, const int* __restrict__ count /* [B] */,
           float* __restrict__ y /* [B, K] */, int y_pitch, int B, int K) {

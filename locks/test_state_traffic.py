@@ -91,7 +91,7 @@ class TestCache:
 
     @pytest.mark.parametrize(("G", "Q"), [(1, 1), (1, 4), (2, 2), (2, 8), (4, 4)])
     def test_rows_are_read_once_a_tile(self, host: HostDevice, G: int, Q: int) -> None:
-        """A tile loads the rows that its last token sees, keys and values once each. Red: a read for each head or token.
+        """A tile loads the rows that its last token sees, keys and values once. Red: a read for each head or token.
 
         D is 256, where a value row has a thread a dim; narrower heads share a load among a block's threads.
         """
