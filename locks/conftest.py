@@ -143,6 +143,8 @@ def share(record_property: Callable[[str, object], None]) -> Callable[[str, floa
     """Report how much of a bound an error used; returns the share. A NaN error or a bound of zero fails."""
 
     def report(what: str, error: float, bound: float) -> float:
+        # an infinite bound would let any error pass
+        assert bound == bound and bound != float("inf"), f"{what}: the bound is {bound}"  # noqa: PLR0124, PT018  # NaN
         used = float(error) / float(bound) if bound > 0 else (0.0 if error == 0 else float("inf"))
         print(f"share of bound: {what}: {used:.3f} (error {error:.3e}, bound {bound:.3e})")
         record_property(f"share {what}", used)

@@ -69,7 +69,7 @@ def assert_within(share: Share, what: str, actual: Any, truth: Any, bound: Any) 
     b = np.broadcast_to(np.asarray(bound, np.float64), a.shape)
     error = np.abs(a - t)
     assert np.isfinite(error).all(), f"{what}: an error is not finite"
-    assert (b >= 0).all(), f"{what}: a bound is negative or NaN"
+    assert ((b >= 0) & np.isfinite(b)).all(), f"{what}: a bound is negative, infinite or NaN"
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.where(error == 0, 0.0, error / b)
     worst = np.unravel_index(int(np.argmax(used)), a.shape)

@@ -98,6 +98,13 @@ class TestContract:
 
         assert_same_bits(plain(x, gate).run(device)["y"], gate_mul(x, gate))
 
+    def test_gates_with_a_subnormal_sigmoid_are_the_contract(self, device: Device) -> None:
+        """Gates from -80 to -110, where the sigmoid turns subnormal and then zero. Red: cut off below -88."""
+        gate = np.linspace(-110, -80, 3 * 160, dtype=np.float32).reshape(3, 160)
+        x = np.float32(2.0**20) * rows(8, 3, 160)[0]
+
+        assert_same_bits(plain(x, gate).run(device)["y"], gate_mul(x, gate))
+
     @WORDS
     @pytest.mark.parametrize(("count", "K"), SHAPES)
     def test_codes_are_the_contract(self, device: Device, words: int, count: int, K: int) -> None:

@@ -84,6 +84,10 @@ def row(V: int = V27, fill: float = -1.0, **at: float) -> np.ndarray:
     return logits
 
 
+#: NaN of other payloads than the usual one. As float32: through a Python float a payload may be lost.
+POISON = np.uint32(0xFFFFFFFF).view(np.float32)
+SIGNALLING = np.uint32(0x7F800001).view(np.float32)
+
 #: Case 36: rows of the 27B's vocabulary, the token that must be picked and the flag.
 CASE_36 = [
     ("two maxima far apart", row(i5=2.0, i248319=2.0), 5, 0),
@@ -98,6 +102,8 @@ CASE_36 = [
     ("a NaN in the middle", row(i124160=np.nan, i7=2.0), 0, SAW_NAN),
     ("a NaN last", row(i248319=np.nan, i7=2.0), 0, SAW_NAN),
     ("a NaN of negative sign", row(i9=-np.nan, i7=2.0), 0, SAW_NAN),
+    ("a NaN whose every bit is set, as in memory nobody wrote", row(i9=POISON, i7=2.0), 0, SAW_NAN),
+    ("a signalling NaN", row(i9=SIGNALLING, i7=2.0), 0, SAW_NAN),
     ("only NaN", row(fill=np.nan), 0, SAW_NAN),
     ("only -inf", row(fill=-np.inf), 0, SAW_NOTHING),
     ("all -inf but the last", row(fill=-np.inf, i248319=-3.0), 248319, 0),

@@ -85,7 +85,7 @@ class TestContract:
 
         assert_same_outputs(case_of(x, words).run(device), contract(x, words))
 
-    @pytest.mark.parametrize("planes", [2, 8])
+    @pytest.mark.parametrize("planes", [2, 8, 17, 64])
     def test_planes_are_the_contract(self, device: Device, planes: int) -> None:
         """Gate and up each take their planes ascending from zero. Red: planes descending, or the first as start."""
         x = rows(3, planes, 3, 160)
