@@ -69,6 +69,32 @@ class TestBatch:
         ]
 
 
+class TestEmptyLanes:
+    """A lane that no sequence holds."""
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_touches_nothing(self, device: Device, drafts: int) -> None:
+        """After a stop token, while the neighbour goes on, position, history, state, ring and cache stay.
+
+        Red: rows of a step for a lane without a sequence (`end` or `slot` left as they were).
+        """
+        seen: list[Arrays] = []
+        program = "verify" if drafts else "step"
+
+        def note(e: Engine, _program: str, item: Launch) -> None:
+            if item is e.plan.programs[program][-1] and e.read("slot")[0] < 0:
+                control = {n: e.read(n).reshape(2, -1)[0].copy() for n in ("position", "current", "history")}
+                seen.append({**control, **slot_state(e, 0, draft_head=True)})
+
+        with engine(device, Choice("a15", 2, 40, 6, drafts)) as e:
+            stop = decode(e, [Request(prompt(5), 2)])[0].tokens[1]
+            decode(also(e, note), [Request(prompt(5), 20, frozenset([stop])), Request(prompt(9), 14)])
+
+        assert len(seen) >= 4
+        for later in seen[1:]:
+            assert_same_outputs(later, seen[0])
+
+
 class TestFaults:
     """A sequence whose logits hold a NaN."""
 
@@ -256,6 +282,7 @@ class TestSpeculation:
             assert_same_outputs(found[at], states[at])
         most = {"none": 1, "all": k + 1, "one": 2, "mixed": k + 1}[pattern]
         assert max(n for s in streams for n in s.accepted) == most
+        assert [sum(s.accepted) for s in streams] == [r.count for r in PAIR]
 
     @pytest.mark.parametrize("k", [1, 2, 3, 4])
     def test_prompts_as_long_as_the_verify_window_are_prompts(self, device: Device, k: int) -> None:

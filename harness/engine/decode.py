@@ -108,7 +108,7 @@ def _admit(engine: Engine, lanes: list[int | None], waiting: deque[int], streams
             lanes[b] = entering[b] = waiting.popleft()
     for b, i in entering.items():
         request = streams[i].request
-        _set(engine, b, slot=b, flags=0, end=len(request.prompt) + request.count - 1, taken=0, pending=0)
+        _set(engine, b, slot=b, end=len(request.prompt) + request.count - 1, taken=0, pending=0)
     return entering
 
 

@@ -36,6 +36,14 @@ def _oracle(name: str, files: str, locks: str) -> Room:
 
 SPECIAL: tuple[Room, ...] = (
     Room(
+        "plan",
+        ("kernels/plan.py", "kernels/programs.py", "kernels/steps.py", "kernels/storage.py", "kernels/lanes.py"),
+        ("locks/test_plan.py", "locks/test_decode.py"),
+    ),
+    Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
+    Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
+    Room("bisect", ("harness/bisect.py", "harness/trace.py"), ("locks/test_bisect.py",)),
+    Room(
         "codes",
         ("kernels/codes.cuh",),
         ("locks/test_quantize.py", "locks/test_rms_norm.py", "locks/test_swiglu.py", "locks/test_add.py"),
