@@ -94,6 +94,9 @@ class TestRefusal:
             ({"B": 0}, "B = 0 must be between 1 and 1048576, the sequences of a batch"),
             ({"T": 0}, "T = 0 must be between 1 and 1048576, the tokens of a chunk"),
             ({"B": 2**20, "T": 2**12}, "rows = 4294967296 do not fit an int"),
+            # the first count that the last block of 128 threads would carry past an int
+            ({"B": 2176, "T": 986895}, "rows = 2147483520 do not fit an int"),
+            ({"B": 4080, "T": 526344}, "rows = 2147483520 do not fit an int"),
             ({"rows": 14}, r"rows = 14 is not B \* T = 3 \* 5"),
         ],
     )

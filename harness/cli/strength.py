@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         write_whole(args.out, json.dumps(result, indent=1) + "\n")
     if args.record:
-        record("strength", result)
+        record("strength", {name: figure for name, figure in result.items() if name != "mutants"})
     if args.json:
         print(json.dumps(result, indent=1))
     else:

@@ -22,6 +22,7 @@ _COMPARES: dict[type, tuple[str, str, str]] = {
 }  # fmt: skip
 # limits are stated bounds on the compiler's report, not behaviour: a looser one is no fault that can be run
 _KEYWORDS_LEFT = ("limits", "doc")
+_NAMES_LEFT = ("LIMITS", "IN_REGISTERS")
 _ORDERED = (ast.Sub, ast.Div, ast.MatMult, ast.FloorDiv, ast.Pow)
 
 
@@ -150,4 +151,7 @@ class _Finder:
 def _left_alone(node: ast.AST) -> bool:
     """Text for people, and what only a type checker reads."""
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(isinstance(t, ast.Name) and t.id in _NAMES_LEFT for t in targets)
     return docstring or isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert)

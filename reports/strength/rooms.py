@@ -80,6 +80,11 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_gated_norm.py", "locks/test_qk_norm_rope.py", "locks/test_conv.py"),
     ),
     Room(
+        "hopper",
+        ("harness/host/runtime/bulk.cpp", "harness/host/runtime/hopper.h"),
+        ("locks/test_host_device.py", "locks/test_projection_ring.py", "locks/test_projection.py"),
+    ),
+    Room(
         "host_device",
         ("harness/host/*.py", "harness/host/runtime/*", "kernels/device.cuh"),
         ("locks/test_host_device.py", "locks/test_primitives.py", "locks/test_quantize.py", "locks/test_functions.py"),
