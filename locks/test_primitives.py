@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
-from kernels.entry import Kernel, Value
+from harness.devices import open_device
+from harness.run import run_once
+from kernels.entry import Kernel, Value, instance
 from kernels.primitives import (
     BARRIER,
     COPY,
@@ -312,3 +314,17 @@ class TestRefusal:
         """The refusal names the size and what it must be. Red: a rule dropped from the entry."""
         with pytest.raises(LanelockError, match=sentence):
             Case(kernel, dims, {}, {"STAGES": 2} if kernel.params else {}).run(device)
+
+
+class TestWork:
+    """No kernel does its work twice."""
+
+    @pytest.mark.parametrize("chunks", [1, 5])
+    def test_ring_of_copies_copies_each_byte_once(self, chunks: int) -> None:
+        """One block copies 512 bytes a chunk, once. Red: a grid of two blocks, which gives the same bytes twice."""
+        host = open_device("host")
+        x = np.zeros((chunks, 512), np.uint8)
+        run_once(host, instance(COPY, STAGES=2), {"chunks": chunks}, {"x": x})
+
+        counters = host.counters  # type: ignore[attr-defined]  # host only
+        assert (counters["blocks"], counters["cp_async_bytes"]) == (1, 512 * chunks)

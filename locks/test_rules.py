@@ -23,6 +23,7 @@ from kernels.entry import (
     spell,
 )
 from kernels.rules import (
+    IN_REGISTERS,
     ROWS,
     between,
     blocks_of,
@@ -203,3 +204,11 @@ class TestRules:
             Buffer("y", "f32", ("planes", "rows", "K"), "r", "y_pitch", align=16), Scalar("y_pitch"), Scalar("planes"),
         )  # fmt: skip
         assert (codes.shape, codes.dtype, scales.shape) == (("rows", "WORDS", "K"), "i8", ("rows", "blocks"))
+
+
+class TestLimits:
+    """The ptxas limits that entries state."""
+
+    def test_registers_alone_means_no_local_memory(self):
+        """A kernel that keeps to registers has no byte of stack and spills none. Red: a limit raised by one."""
+        assert dict(IN_REGISTERS) == {"stack": 0, "spills": 0}
