@@ -41,6 +41,12 @@ def poisoned() -> Weights:
     return HeldWeights(CONFIG, {**tensors, "emb": Q8_0(emb.codes, scales)})
 
 
+def weight_buffer(e: Engine, tensor: str) -> str:
+    """The buffer that holds a tensor's values in the form that this device's lowerings read."""
+    forms = ("", ".codes", ".panels", ".q4.codes", ".q4.panels")
+    return next(f"w.{tensor}{form}" for form in forms if f"w.{tensor}{form}" in e.plan.buffers)
+
+
 def prompt(length: int, seed: int = 1) -> tuple[int, ...]:
     """Tokens of a prompt, none of them POISONED; a shorter prompt of the same seed is its beginning."""
     return tuple(int(t) for t in np.random.default_rng(seed).integers(0, POISONED, 400)[:length])

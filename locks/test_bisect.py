@@ -13,7 +13,7 @@ from harness.device import Device
 from harness.engine import Choice, Engine, Request, decode
 from harness.trace import arrays_at, trace
 from kernels.tuning import Tuning
-from locks.models import CONFIG, engine, prompt, tokens
+from locks.models import CONFIG, engine, prompt, tokens, weight_buffer
 from locks.support import assert_same_bits
 from oracle.errors import LanelockError
 
@@ -77,20 +77,20 @@ class TestBisect:
         assert verdict.compared > 500
         assert verdict.tokens[0] == verdict.tokens[1]
 
-    @pytest.mark.parametrize(("buffer", "label"), [
-        ("w.layers.1.qkvz.codes", "layers.1.qkvz"), ("w.layers.3.Wd.codes", "layers.3.Wd"),
-        ("w.mtp.Wo.codes", "mtp.Wo"), ("w.layers.0.an", "layers.0.norm1"),
-        ("w.layers.3.Kn", "layers.3.rope"), ("w.layers.2.Wc", "layers.2.conv"),
+    @pytest.mark.parametrize(("tensor", "label"), [
+        ("layers.1.qkvz", "layers.1.qkvz"), ("layers.3.Wd", "layers.3.Wd"),
+        ("mtp.Wo", "mtp.Wo"), ("layers.0.an", "layers.0.norm1"),
+        ("layers.3.Kn", "layers.3.rope"), ("layers.2.Wc", "layers.2.conv"),
     ])  # fmt: skip
-    def test_name_the_first_launch_that_reads_a_changed_weight(self, device: Device, buffer: str, label: str) -> None:
+    def test_name_the_first_launch_that_reads_a_changed_weight(self, device: Device, tensor: str, label: str) -> None:
         """One weight changed: the launch that reads it is named, with an element and both values."""
 
         @contextmanager
         def broken() -> Iterator[Engine]:
             with engine(device, CHOICE) as e:
-                values = e.read(buffer).copy()
+                values = e.read(weight_buffer(e, tensor)).copy()
                 values[5] += values.dtype.type(1)
-                e.write(buffer, values)
+                e.write(weight_buffer(e, tensor), values)
                 yield e
 
         found = bisect(side(device), Side("broken", broken, (REQUEST,))).difference
@@ -109,9 +109,9 @@ class TestBisect:
         def flickering() -> Iterator[Engine]:
             count[0] += 1
             with engine(device, CHOICE) as e:
-                scale = e.read("w.Wout.scales").copy()
-                scale[: 2 * CONFIG.d // 32] *= np.float16(1 + 50 * (count[0] % 2))
-                e.write("w.Wout.scales", scale)
+                norm = e.read("w.on").copy()
+                norm[: CONFIG.d // 2] *= np.float32(1 - 50 * (count[0] % 2))
+                e.write("w.on", norm)
                 yield e
 
         with pytest.raises(LanelockError, match="does not repeat itself"):

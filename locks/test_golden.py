@@ -16,7 +16,7 @@ from golden.sources import LANES, PEERS, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, write
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, opened
-from locks.models import prompt, weights
+from locks.models import prompt, weight_buffer, weights
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.blocks import Run
 from oracle.decode import greedy_stream
@@ -36,9 +36,9 @@ def opener(device: Device) -> Opener:
 def perturbed(device: Device, w: Weights, choice: Choice) -> Iterator[Engine]:
     """An engine with one code of one weight off by one."""
     with opened(device, w, choice) as e:
-        codes = e.read("w.layers.2.Wo.codes").copy()
+        codes = e.read(weight_buffer(e, "layers.2.Wo")).copy()
         codes[77] += 1
-        e.write("w.layers.2.Wo.codes", codes)
+        e.write(weight_buffer(e, "layers.2.Wo"), codes)
         yield e
 
 
