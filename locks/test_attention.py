@@ -8,7 +8,7 @@ import pytest
 
 from harness.device import Device
 from kernels.attention import ATTENTION, ATTENTION_COMBINE, ATTENTION_SPLIT, CHUNK
-from kernels.entry import buffer_extent, instance, resolve
+from kernels.entry import Geometry, buffer_extent, instance, resolve
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     Case,
@@ -397,6 +397,20 @@ class TestOffsets:
         keys = next(b for b in ATTENTION.buffers if b.name == "keys")
 
         assert buffer_extent(keys, full_dims) == 16 * 4 * 262144 * 256 > 2**31
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Five tokens in tiles of two, four heads in groups of two: three tiles a sequence, two groups.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        given = {"T": 5, "B": 2, "slots": 2, "HQ": 4, "HKV": 1, "context": 300, "G": 2}
+        dims = resolve(instance(ATTENTION, D=32, Q=4, KV="f32"), given)
+
+        assert ATTENTION.geometry(dims) == Geometry((6, 2, 1), (256, 1, 1))
 
 
 class TestRefusal:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.device import Device
 from kernels.conv import CONV, RING
+from kernels.entry import Geometry, instance, resolve
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     PROPERTY,
@@ -312,6 +313,19 @@ class TestFaults:
 
         assert_same_bits(np.isnan(got[:, 70]), np.isin(np.arange(8), [2, 3, 4, 5]))
         assert np.isfinite(np.delete(got, 70, axis=1)).all()
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Ten heads of two sequences take three blocks of four warps each.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        dims = resolve(instance(CONV, D=32), {"T": 5, "B": 2, "slots": 2, "C": 320})
+
+        assert CONV.geometry(dims) == Geometry((3, 2, 1), (128, 1, 1))
 
 
 class TestRefusal:

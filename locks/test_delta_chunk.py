@@ -12,7 +12,7 @@ from harness.device import Device
 from harness.engine import Choice, Request, decode
 from kernels.delta_chunk import DELTA_CHUNK, LENGTHS, pieces, shared_bytes
 from kernels.delta_rule import DELTA_RULE
-from kernels.entry import instance
+from kernels.entry import Geometry, instance, resolve
 from kernels.plan import Launch
 from locks.models import CONFIG, engine, prompt, run, tokens
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
@@ -423,6 +423,20 @@ class TestSplit:
     def test_shared_memory_fits_every_device(self) -> None:
         """The largest chunk of the widest head fits the 99 KB that a block can have on every architecture named."""
         assert max(shared_bytes(D, T) for D in (32, 64, 128, 256) for T in LENGTHS) <= 99 * 1024
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Two heads of 64 rows take two blocks of 32 rows each, a sequence.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        given = {"T": 4, "B": 3, "slots": 3, "HK": 1, "HV": 2}
+        dims = resolve(instance(DELTA_CHUNK, D=64, STATE="f32", CHUNK=4), given)
+
+        assert DELTA_CHUNK.geometry(dims) == Geometry((2, 3, 2), (128, 1, 1), shared_bytes(64, 4))
 
 
 class TestRefusal:

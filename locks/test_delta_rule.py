@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.device import Device
 from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED
-from kernels.entry import buffer_extent, instance, resolve
+from kernels.entry import Geometry, buffer_extent, instance, resolve
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     PROPERTY,
@@ -526,6 +526,19 @@ class TestOffsets:
         state = next(b for b in DELTA_RULE.buffers if b.name == "state")
 
         assert buffer_extent(state, dims) == 4096 * 48 * 128 * 128 > 2**31
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Two heads of 64 rows, eight rows a warp, take four blocks a sequence.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        dims = resolve(instance(DELTA_RULE, D=64, STATE="f32", ROWS=8), {"T": 3, "B": 2, "slots": 2, "HK": 1, "HV": 2})
+
+        assert DELTA_RULE.geometry(dims) == Geometry((4, 2, 1), (128, 1, 1))
 
 
 class TestRefusal:

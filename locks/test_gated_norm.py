@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from kernels.entry import Geometry, instance, resolve
 from kernels.gated_norm import GATED_NORM_QUANTIZE
 from locks.support import (
     PROPERTY,
@@ -196,6 +197,19 @@ class TestFaults:
         spoiled[1, 4 if name == "o" else 5 : 6] = True
 
         assert_same_bits(np.isnan(case.run(device)["scales"]), spoiled)
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Three rows of five heads take two blocks of four warps each.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        dims = resolve(instance(GATED_NORM_QUANTIZE, D=32, WORDS=1), {"rows": 3, "HV": 5, "eps": EPS})
+
+        assert GATED_NORM_QUANTIZE.geometry(dims) == Geometry((3, 2, 1), (128, 1, 1))
 
 
 class TestRefusal:

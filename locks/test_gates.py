@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
-from kernels.entry import instance, resolve
+from kernels.entry import Geometry, instance, resolve
 from kernels.gates import GATES
 from locks.support import (
     PROPERTY,
@@ -190,6 +190,19 @@ class TestInvariance:
         case = case_of(wild(g, 65, 96), wild(g, 48), wild(g, 48))
 
         assert_same_outputs(case.run(cuda), case.run(host))
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Three rows of 48 heads take two blocks of 128 threads.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        dims = resolve(instance(GATES), {"rows": 3, "HV": 48})
+
+        assert GATES.geometry(dims) == Geometry((2, 1, 1), (128, 1, 1))
 
 
 class TestRefusal:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from kernels.entry import Geometry, instance, resolve
 from kernels.mtp_concat import MTP_CONCAT_QUANTIZE
 from locks.support import (
     PROPERTY,
@@ -154,6 +155,19 @@ class TestInvariance:
         case = case_of((wild(g, 33, 5120), wild(g, 33, 5120), wild(g, 5120), wild(g, 5120)))
 
         assert_same_outputs(case.run(cuda), case.run(host))
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Each half of a row has a block, with a warp a chunk of 256.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        dims = resolve(instance(MTP_CONCAT_QUANTIZE, WORDS=1), {"rows": 3, "K": 544, "eps": EPS})
+
+        assert MTP_CONCAT_QUANTIZE.geometry(dims) == Geometry((3, 2, 1), (96, 1, 1))
 
 
 class TestRefusal:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from kernels.entry import Geometry, instance, resolve
 from kernels.qk_norm_rope import QK_NORM_ROPE
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
@@ -320,6 +321,20 @@ class TestInvariance:
         case = case_of(wild(g, 3, 4, 6 * 256), wild(g, 2, 256), angles(range(9), 64), (0, 5, 2), (4, 4, 3), kv="f16")
 
         assert_same_outputs(case.run(cuda), case.run(host))
+
+
+class TestWork:
+    """A launch is as wide as its work."""
+
+    def test_grid_has_no_block_too_many(self) -> None:
+        """Six rows of four heads to norm and two to store take two blocks of four warps each.
+
+        Red: fault 13, blocks whose work another block does again.
+        """
+        given = {"T": 3, "B": 2, "slots": 2, "HQ": 2, "HKV": 2, "R": 8, "context": 9, "eps": EPS}
+        dims = resolve(instance(QK_NORM_ROPE, D=32, KV="f32"), given)
+
+        assert QK_NORM_ROPE.geometry(dims) == Geometry((6, 2, 1), (128, 1, 1))
 
 
 class TestRefusal:
