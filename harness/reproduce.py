@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,14 @@ def save_inputs(inputs: Mapping[str, Any], path: Path) -> None:
 def load_inputs(path: Path) -> dict[str, Any]:
     """What save_inputs wrote. Raises LanelockError if the file is not there or is no such file."""
     try:
+        if path.exists() and not zipfile.is_zipfile(path):
+            raise LanelockError(f"{path} holds no inputs of a kernel: it is not the .npz file that a red lock wrote")
         with np.load(path, allow_pickle=False) as file:
             inputs: dict[str, Any] = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise LanelockError(f"{path} holds no inputs of a kernel: {error}") from error
+    except OSError as error:
+        raise LanelockError(f"{path} holds no inputs of a kernel: {error.strerror}") from error
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:  # NumPy's text advises to allow pickles
+        raise LanelockError(f"{path} holds no inputs of a kernel: an array in it is damaged or no array") from error
     if NULL not in inputs:
         raise LanelockError(f"{path} holds no inputs of a kernel: it does not say which pointers are null")
     null = inputs.pop(NULL).tolist()

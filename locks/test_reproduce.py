@@ -111,7 +111,7 @@ class TestRedLocks:
         assert loaded["extra"] is None
         assert_same_bits(loaded["x"], ROWS["x"])
 
-    @pytest.mark.parametrize("content", [None, b"", b"text", "npz"])
+    @pytest.mark.parametrize("content", [None, b"", b"text", b"\x80\x05random", "npz"])
     def test_a_file_of_something_else_is_refused(self, tmp_path: Path, content: bytes | str | None) -> None:
         """A missing file, text, and an archive of other arrays are errors that name the file."""
         path = tmp_path / "other.npz"
@@ -119,8 +119,29 @@ class TestRedLocks:
             np.savez(path, x=ROWS["x"])
         elif isinstance(content, bytes):
             path.write_bytes(content)
-        with pytest.raises(LanelockError, match=r"other\.npz holds no inputs of a kernel"):
+        with pytest.raises(LanelockError, match=r"other\.npz holds no inputs of a kernel") as caught:
             load_inputs(path)
+        assert "pickle" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("dims", "sentence"),
+        [
+            ("rows=x,K=160,eps=1", "dim rows = x is not a finite number"),
+            ("rows=2.5,K=160,eps=1", "dim rows = 2.5 is not a whole number"),
+            ("rows=2,K=160,eps=nan", "dim eps = nan is not a finite number"),
+            ("rows=2,K=160,eps=inf", "dim eps = inf is not a finite number"),
+            ("rows=2,K=160,eps=1,foo=3", "has no dim 'foo'"),
+            ("rows=2,K=160,eps=1,WORDS=2.0", "template parameter WORDS = 2.0 is no whole number"),
+            ("rows=2,K=160", "dim eps is missing"),
+        ],
+    )
+    def test_a_dim_that_is_none_is_named(self, dims: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A dim that is no number, no whole one where one is needed, unknown or missing ends with code 2 and its name.
+
+        A value that reaches a rule or a derivation unchecked ends in a traceback instead.
+        """
+        assert main(["run", "rms_norm_quantize", "--dims", dims]) == 2
+        assert f"rms_norm_quantize: {sentence}" in capsys.readouterr().err
 
     def test_a_lock_without_a_case_prints_no_line(self) -> None:
         """A lock that runs no kernel has nothing to reproduce."""

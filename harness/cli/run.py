@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.devices import open_device
-from harness.inputs import random_inputs
+from harness.inputs import checked_dims, random_inputs
 from harness.reproduce import load_inputs
 from harness.run import HOST_VARIANTS, run_kernel
 from kernels.catalogue import kernel as find_kernel
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     entry = find_kernel(args.kernel)
     given = parse_dims(args.dims)
     template = {p.name: given.pop(p.name) if p.name in given else p.values[0] for p in entry.params}
+    checked_dims(entry, given, template)
     device = open_device(args.device)
     inputs = load_inputs(args.inputs) if args.inputs else random_inputs(entry, given, template, args.seed)
     start = time.perf_counter()
