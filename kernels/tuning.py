@@ -57,21 +57,22 @@ class Tuning:
                 raise LanelockError(f"tuning: {name} = {getattr(self, name)} must be between {low} and {high}")
 
 
-def tuning(text: str | None) -> Tuning:
-    """The defaults with the fields of one JSON object changed: what VARIABLE holds, or None.
+def tuning(text: str | None, where: str = VARIABLE) -> Tuning:
+    """The defaults with the fields of one JSON object changed; None and an empty text change nothing.
 
-    Raises LanelockError for text that is no JSON object, an unknown field, or a value of another type or range.
+    Raises LanelockError, naming where the text stands, for text that is no JSON object or an unknown field, and as
+    `Tuning` does for a value of another type or range.
     """
     if not text:
         return Tuning()
     try:
         given: Any = json.loads(text)
     except ValueError as error:
-        raise LanelockError(f"{VARIABLE} is not JSON: {error}") from None
+        raise LanelockError(f"{where} is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise LanelockError(f"{VARIABLE} must be one JSON object, such as {{\"warps\": 8}}")
+        raise LanelockError(f"{where} must be one JSON object, such as {{\"warps\": 8}}")
     known = [f.name for f in fields(Tuning)]
     for name in given:
         if name not in known:
-            raise LanelockError(f"{VARIABLE}: unknown field {name!r}; the fields are {', '.join(known)}")
+            raise LanelockError(f"{where}: unknown field {name!r}; the fields are {', '.join(known)}")
     return Tuning(**given)

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -42,9 +43,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def joined(argv: Sequence[str]) -> list[str]:
+    """`--tokens -1,2` as `--tokens=-1,2`: a list of numbers that starts with a dash is a value, not an option."""
+    words: list[str] = []
+    for word in argv:
+        if words and re.fullmatch(r"--[a-z-]+", words[-1]) and re.match(r"-\d", word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. A user error is one sentence on stderr and exit code 2."""
-    args = parser().parse_args(argv)
+    args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     try:
         return int(args.func(args) or 0)
     except LanelockError as error:

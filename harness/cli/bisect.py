@@ -57,7 +57,7 @@ def _other(args: argparse.Namespace, weights: Weights, choice: Choice, request: 
     if args.against is not None:
         return Side(args.against, lambda: _open(args.against, weights, choice), (request,))
     if args.against_tuning is not None:
-        other = replace(choice, tuning=tuning(args.against_tuning))
+        other = replace(choice, tuning=tuning(args.against_tuning, "--against-tuning"))
         return Side(f"{args.engine} {args.against_tuning}", lambda: _open(args.engine, weights, other), (request,))
     B, V = args.against_batch, weights.config.vocab
     # other tokens and other lengths, which leave after their first token

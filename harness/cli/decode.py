@@ -13,6 +13,7 @@ from harness.cli.model_input import add_model_options, oracle_run, read_batch, r
 from harness.engine import Request, Stream, decode
 from harness.engine.session import MOST_LANES
 from oracle.blocks import Run
+from oracle.config import ModelConfig
 from oracle.decode import greedy_stream
 from oracle.errors import LanelockError
 
@@ -58,8 +59,21 @@ def from_oracle(args: argparse.Namespace, prompts: list[NDArray[np.int64]]) -> t
     if args.drafts or args.stop:
         raise LanelockError("--drafts and --stop are for --engine host or cuda; the oracle decodes plainly.")
     with oracle_run(args, "decoding", passes=args.n * len(prompts)) as oracle:
+        for i, prompt in enumerate(prompts):
+            check_prompt(oracle.config, prompt, args.n, i)
         # one after another: prompts differ in length, and float64 has no speed to win from a batch.
         return oracle.config.name, [decode_one(oracle, prompt, args.n) for prompt in prompts]
+
+
+def check_prompt(config: ModelConfig, prompt: NDArray[np.int64], count: int, number: int) -> None:
+    """Raises LanelockError, naming the sequence, where a prompt does not fit the model."""
+    outside = np.flatnonzero(prompt >= config.vocab)
+    if outside.size:
+        raise LanelockError(f"sequence {number}, token {outside[0]} is {prompt[outside[0]]}, outside the vocabulary of "
+                            f"{config.vocab}.")  # fmt: skip
+    if len(prompt) + count - 1 > config.context:
+        raise LanelockError(f"sequence {number}: {len(prompt)} tokens and {count} more overrun the context of "
+                            f"{config.context}.")  # fmt: skip
 
 
 def from_engine(args: argparse.Namespace, prompts: list[NDArray[np.int64]]) -> tuple[str, list[Sequence]]:

@@ -32,7 +32,8 @@ def chosen(args: argparse.Namespace, *, B: int = 1, limit: int, chunk: int, draf
     """The choice of these options. Raises LanelockError for a lane or a knob that does not exist."""
     name = engine_lane(args)
     lane(name)
-    return Choice(name, B, limit, chunk, drafts, bool(args.graphs), tuning(args.tuning or os.environ.get(VARIABLE)))
+    knobs = tuning(args.tuning, "--tuning") if args.tuning else tuning(os.environ.get(VARIABLE))
+    return Choice(name, B, limit, chunk, drafts, bool(args.graphs), knobs)
 
 
 @contextmanager

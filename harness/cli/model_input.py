@@ -73,11 +73,25 @@ def read_tokens(text: str) -> NDArray[np.int64]:
 
     Raises LanelockError naming the part that is no token, or the file that cannot be read.
     """
-    path = Path(text)
-    digits = all(part.strip().isdigit() for part in text.split(","))
-    if not digits and path.is_file():
-        return _numbers(path.read_text(encoding="utf-8", errors="replace").strip().strip("[]"), str(path))
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        try:
+            if text.strip() and Path(text).exists():
+                return _numbers(_text_of(Path(text)).strip().strip("[]"), text)
+        except OSError:  # a name that is too long for a file is a list with a mistake in it
+            pass
     return _numbers(text, "--tokens")
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file of numbers. Raises LanelockError naming the path and why it holds none."""
+    if path.is_dir():
+        raise LanelockError(f"{path}: is a folder, not a file of tokens.")
+    try:
+        return path.read_text(encoding="ascii")
+    except UnicodeDecodeError as error:
+        raise LanelockError(f"{path}: is no text of tokens; byte {error.start} is not ASCII.") from error
+    except OSError as error:
+        raise LanelockError(f"{path}: cannot be read ({error.strerror}).") from error
 
 
 def _numbers(text: str, where: str) -> NDArray[np.int64]:
@@ -91,8 +105,8 @@ def _numbers(text: str, where: str) -> NDArray[np.int64]:
 def read_batch(path: str) -> list[NDArray[np.int64]]:
     """Prompts of a JSON file: a list of lists of tokens, of any lengths. Raises LanelockError where it is not."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(_text_of(Path(path)))
+    except ValueError as error:
         raise LanelockError(f"{path}: not a readable JSON file ({error}).") from error
     if not isinstance(data, list) or not data:
         raise LanelockError(f"{path}: a batch is a JSON list of prompts, each a list of tokens.")

@@ -46,7 +46,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Print the program."""
     machine, bandwidth = MACHINES[args.machine]
-    B, knobs = args.batch, tuning(args.tuning)
+    B, knobs = args.batch, tuning(args.tuning, "--tuning")
     setting = Setting(load(args.config), lane(args.lane), B, B, args.limit, machine, knobs)
     plan = make_plan(setting, args.chunk, args.drafts)
     if args.program not in plan.programs:

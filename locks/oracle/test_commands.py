@@ -16,9 +16,13 @@ MTP_PROMPT = ",".join(map(str, recorded()["mtp_prompt"].tolist()))
 MISTAKES = [
     (["logits", "--tokens", "1,x"], "'x' is no token"),
     (["logits", "--tokens", ""], "no tokens"),
+    (["logits", "--tokens", "-1,2"], "--tokens: '-1' is no token"),
+    (["logits", "--tokens", "1," * 200 + "x"], "--tokens: 'x' is no token"),
+    (["logits", "--tokens", FOLDER], "is a folder, not a file of tokens"),
+    (["logits", "--tokens", "1", "--engine", "host", "--tuning", "x"], "--tuning is not JSON"),
     (["logits", "--tokens", "256"], "token 0 is 256, outside the vocabulary of 256"),
     (["logits", "--tokens", "1", "--lane", "a9"], "no lane 'a9'"),
-    (["logits", "--tokens", "1", "--engine", "host", "--lane", "fp8c"], "lane 'fp8c' is not one that kernels are built"),
+    (["logits", "--tokens", "1", "--engine", "host", "--lane", "fp8c"], "'fp8c' is not one that kernels are built"),
     (["mtp-logits", "--tokens", "1"], "two tokens"),
 ]
 
@@ -152,6 +156,23 @@ class TestMistakes:
 
         assert run("decode", "--weights", SAFETENSORS, "--batch", batch, "--n", 1) == 2
         assert "batch.json" in capsys.readouterr().err
+
+    def test_a_batch_names_the_sequence_that_does_not_fit(self, tmp_path: Path, capsys) -> None:
+        """A token outside the vocabulary is named with its sequence, though prompts are decoded one by one."""
+        batch = tmp_path / "batch.json"
+        batch.write_text("[[1, 2], [3, 300]]", encoding="utf-8")
+
+        assert run("decode", "--weights", SAFETENSORS, "--batch", batch, "--n", 1) == 2
+        assert "sequence 1, token 1 is 300, outside the vocabulary of 256" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("flag", ["--tokens", "--batch"])
+    def test_a_binary_file_is_not_echoed(self, flag: str, tmp_path: Path, capsys) -> None:
+        """A file that is no text is named with the place of its first such byte, and none of it is printed."""
+        path = tmp_path / "binary"
+        path.write_bytes(b"1,\xff\x1b[31m")
+
+        assert run("decode", "--weights", SAFETENSORS, flag, path, "--n", 1) == 2
+        assert capsys.readouterr().err == f"lanelock: {path}: is no text of tokens; byte 2 is not ASCII.\n"
 
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path, capsys) -> None:
         """The output's path is named with the reason."""
