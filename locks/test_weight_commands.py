@@ -46,6 +46,46 @@ class TestWeightCommands:
 
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
+    @pytest.mark.parametrize("command", ["import", "export"])
+    @pytest.mark.parametrize("way", ["itself", "hard link", "symbolic link", "inside the folder"])
+    def test_a_source_is_never_overwritten(self, command: str, way: str, tmp_path: Path,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+        """OUT that is a file of SRC, by its name or through a link, is refused by name and every byte stays.
+
+        Without the check the source would be replaced by what was made of it.
+        """
+        folder = hf_folder(tmp_path / "hf", hf_tensors())
+        mine = folder / "model.safetensors"
+        out = {"itself": mine, "inside the folder": folder / "config.json"}.get(way, tmp_path / "out")
+        if way == "hard link":
+            out.hardlink_to(mine)
+        if way == "symbolic link":
+            out.symlink_to(mine)
+        before = {path: path.read_bytes() for path in folder.iterdir()}
+        code = main([command, str(folder if way == "inside the folder" else mine), str(out)])
+
+        assert (code, {path: path.read_bytes() for path in folder.iterdir()}) == (2, before)
+        assert capsys.readouterr().err.startswith(f"lanelock: {out}: is ")
+
+    @pytest.mark.parametrize("command", ["import", "export"])
+    @pytest.mark.parametrize(("out", "sentence"), [("", "is a folder"), ("none/w", "there is no folder")])
+    def test_an_impossible_output_is_refused_before_reading(self, command: str, out: str, sentence: str, tmp_path: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+        """OUT that is a folder, or in none, is named at once: the source, which is missing too, is not looked at."""
+        target = tmp_path / out
+
+        assert main([command, str(tmp_path / "missing"), str(target)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"lanelock: {target}: ")
+        assert sentence in told
+
+    def test_random_bytes_are_read_as_safetensors(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A file of any bytes is said to have been read as safetensors, so that its header's claim is understood."""
+        (tmp_path / "w").write_bytes(bytes(range(1, 200)))
+
+        assert main(["inspect", str(tmp_path / "w")]) == 2
+        assert "read as safetensors, it claims a header of" in capsys.readouterr().err
+
     def test_user_errors_are_one_sentence(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A checkpoint that does not fit ends with code 2, one line on stderr that names the tensor, and no file."""
         tensors = hf_tensors()

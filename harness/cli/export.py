@@ -4,6 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
+from harness.cli.output import check_output
 from harness.progress import shown
 from oracle.config import load as load_config
 from oracle.weights import export_gguf, load
@@ -21,6 +22,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Export, and say what was written."""
     start = time.monotonic()
+    check_output(args.out, args.source, args.config)
     weights = load(args.source, None if args.config is None else load_config(args.config))
     with shown("exporting") as progress:
         export_gguf(weights, args.out, progress)

@@ -4,6 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
+from harness.cli.output import check_output
 from harness.progress import shown
 from oracle.config import load as load_config
 from oracle.weights import load, origin, save
@@ -21,6 +22,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Import, and say what was done."""
     start = time.monotonic()
+    check_output(args.out, args.source, args.config)
     weights = load(args.source, None if args.config is None else load_config(args.config))
     note = origin(args.source, weights)
     with shown("importing") as progress:

@@ -20,7 +20,7 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     try:
         file = partial.open("wb")
     except OSError as error:
-        raise LanelockError(f"{path}: cannot be written ({error}).") from error
+        raise LanelockError(f"{path}: cannot be written ({error.strerror}).") from error
     try:
         with file:
             yield file
@@ -28,6 +28,6 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise LanelockError(f"{path}: cannot be written ({error}).") from error
+        raise LanelockError(f"{path}: cannot be written ({error.strerror}).") from error
     finally:
         partial.unlink(missing_ok=True)

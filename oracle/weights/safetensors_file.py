@@ -68,10 +68,11 @@ def open_safetensors(path: str | Path) -> SafetensorsFile:
     if content.size < 8:
         raise refusal(path, f"is {content.size} bytes long, too short for a safetensors header length")
     (length,) = struct.unpack("<Q", content[:8].tobytes())
+    claim = f"read as safetensors, it claims a header of {length} bytes"  # any file without GGUF's magic comes here
     if length > MAX_HEADER:
-        raise refusal(path, f"claims a header of {length} bytes, above the limit of {MAX_HEADER}")
+        raise refusal(path, f"{claim}, above the limit of {MAX_HEADER}")
     if length > content.size - 8:
-        raise refusal(path, f"claims a header of {length} bytes, but only {content.size - 8} follow")
+        raise refusal(path, f"{claim}, but only {content.size - 8} follow")
     header = _parse(path, content[8:8 + length].tobytes())
     metadata = _metadata(path, header.pop("__metadata__", {}))
     base = 8 + length
@@ -91,9 +92,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise refusal(path, f"has a header that is not JSON ({error})") from error
+        raise refusal(path, f"has a safetensors header that is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise refusal(path, "has a header that is not a JSON object")
+        raise refusal(path, "has a safetensors header that is not a JSON object")
     return header
 
 
