@@ -10,7 +10,7 @@ from oracle.errors import LanelockError
 
 
 class _Asked(dict[str, Value]):
-    """Dims that note which of them a derivation or a geometry asks for."""
+    """Dims that note which of them a derivation, a geometry or a rule asks for."""
 
     def __init__(self, dims: Mapping[str, Value]) -> None:
         super().__init__(dims)
@@ -49,6 +49,8 @@ def checked_dims(kernel: Kernel, dims: Mapping[str, Value], template: Mapping[st
         asked = _Asked(full)
         derived = kernel.derive(asked)
         kernel.geometry(asked)
+        for rule in kernel.rules:
+            rule.holds(asked)
         missing = sorted(wanted - set(full))
     except KeyError as error:
         missing = [error.args[0]]
