@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from harness.cli import COMMANDS, main
+from harness.cli.kernels import mutant_files
 from kernels.catalogue import KERNELS, ROOMS, by_room, kernel
 from kernels.entry import Kernel
 from kernels.places import ROOT, page, places
@@ -54,6 +56,29 @@ class TestRoom:
 
         assert all(str(path) in text for path in places(room).values())
         assert all(k.name in text for k in by_room(room))
+
+
+class TestKernels:
+    """`lanelock kernels`."""
+
+    def test_names_the_mutants_that_hold_a_room(self) -> None:
+        """A room's mutants are found as strength finds them, by source. Red: a file guessed from the room's name."""
+        assert mutant_files("rms_norm") == ["locks/mutants/norms.toml"]
+        assert mutant_files("gemm_mma") == ["locks/mutants/projection.toml"]
+        assert mutant_files("memory_read") == []
+
+    def test_prints_a_line_a_kernel_off_a_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Piped, each kernel is one line that begins with its whole name. Red: names cut to a table's width."""
+        assert main(["kernels"]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]] == [k.name for k in KERNELS]
+
+    def test_the_readme_names_every_command_and_the_mutants_of_its_room(self) -> None:
+        """The table of commands is whole, and step 6 of the room shown names a file. Red: a command left out."""
+        readme = (ROOT / "README.md").read_text()
+        names = [name.strip("_").replace("_", "-") for name in COMMANDS]
+
+        assert [n for n in names if not re.search(rf"^\| .*`(lanelock )?{n}\b.*\|", readme, re.MULTILINE)] == []
+        assert f"`{mutant_files('rms_norm')[0]}`" in readme
 
 
 class TestCatalogue:

@@ -2,15 +2,19 @@
 
 import argparse
 import json
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from harness.record import newest_record
 from kernels.catalogue import KERNELS, by_room
 from kernels.entry import Buffer, Kernel
 from kernels.places import ROOT, places
+from reports.strength.mutant import load_planted
+from reports.strength.plan import PLANTED
+from reports.strength.rooms import room_of
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,9 +26,26 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def shown_places(room: str) -> dict[str, str | None]:
-    """Role -> file of the room, relative to the checkout; None where the room has no such file."""
-    found = places(room) | {"mutants": Path(f"locks/mutants/{room}.toml")}
-    return {role: str(path) if (ROOT / path).exists() else None for role, path in found.items()}
+    """Role -> file of the room (of mutants several, with commas), relative to the checkout; None where it has none."""
+    found = {role: str(path) if (ROOT / path).exists() else None for role, path in places(room).items()}
+    return found | {"mutants": ", ".join(mutant_files(room)) or None}
+
+
+def mutant_files(room: str) -> list[str]:
+    """The files of planted faults that `lanelock strength` runs for the room's source; none without a checkout."""
+    if not (ROOT / PLANTED).is_dir():
+        return []
+    alive, _ = load_planted(ROOT / PLANTED, ROOT)
+    held = room_of(f"kernels/{room}.cu")  # several forms of one operation are one room of faults
+    return sorted({f"{PLANTED}/{mutant.origin}" for mutant in alive if mutant.room == held})
+
+
+def arguments(kernel: Kernel) -> list[str]:
+    """Name and type of each argument, with shape and access of a buffer."""
+    return [
+        f"{a.name}: {a.dtype} {list(a.shape)} {a.access}" if isinstance(a, Buffer) else f"{a.name}: {a.ctype}"
+        for a in kernel.args
+    ]
 
 
 def describe(kernel: Kernel) -> dict[str, object]:
@@ -34,10 +55,7 @@ def describe(kernel: Kernel) -> dict[str, object]:
         "room": kernel.room,
         "doc": kernel.doc,
         "template": {p.name: list(p.values) for p in kernel.params},
-        "arguments": [
-            f"{a.name}: {a.dtype} {list(a.shape)} {a.access}" if isinstance(a, Buffer) else f"{a.name}: {a.ctype}"
-            for a in kernel.args
-        ],
+        "arguments": arguments(kernel),
         "archs": list(kernel.archs),
         "limits": dict(kernel.limits or {}),
         "exact": kernel.exact,
@@ -50,19 +68,28 @@ def run(args: argparse.Namespace) -> int:
     rooms = sorted({k.room for k in chosen})
     record = newest_record("locks")
     if args.json:
-        data = {"kernels": [describe(k) for k in chosen], "places": {r: shown_places(r) for r in rooms}, "record": record}
-        print(json.dumps(data, indent=2))
+        where = {room: shown_places(room) for room in rooms}
+        print(json.dumps({"kernels": [describe(k) for k in chosen], "places": where, "record": record}, indent=2))
         return 0
-    console = Console()
-    table = Table("kernel", "room", "template", "runs on", "what it does", box=None)
-    for k in chosen:
-        template = ", ".join(f"{p.name}={'|'.join(map(str, p.values))}" for p in k.params)
-        table.add_row(k.name, k.room, template, " ".join(k.archs), k.doc)
-    console.print(table)
+    show(chosen)
     if args.room:
         for kernel in chosen:
-            console.print(f"\n{kernel.name}({', '.join(str(a) for a in describe(kernel)['arguments'])})")  # type: ignore[attr-defined]  # a list
+            print(f"\n{kernel.name}({', '.join(arguments(kernel))})")
         for role, path in shown_places(args.room).items():
-            console.print(f"{role:26s} {path or 'none'}")
-    console.print(f"last record of the locks: {record or 'none'}")
+            print(f"{role:26s} {path or 'none'}")
+    print(f"last record of the locks: {record or 'none'}")
     return 0
+
+
+def show(kernels: Sequence[Kernel]) -> None:
+    """A table on a terminal, a line a kernel elsewhere; names are whole in both."""
+    longest = max(len(k.name) for k in kernels)
+    table = Table(Column("kernel", min_width=longest, no_wrap=True), "room", "template", "runs on", "what it does",
+                  box=None)  # fmt: skip
+    for k in kernels:
+        template = ", ".join(f"{p.name}={'|'.join(map(str, p.values))}" for p in k.params)
+        table.add_row(k.name, k.room, template, " ".join(k.archs), k.doc)
+        if not sys.stdout.isatty():
+            print(f"{k.name:{longest}}  {k.room}  {template or '-'}  {' '.join(k.archs)}  {k.doc}")
+    if sys.stdout.isatty():
+        Console().print(table)
