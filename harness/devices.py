@@ -6,6 +6,12 @@ from harness.device import Device, NotRun
 from oracle.errors import LanelockError
 
 
+def check_choice(choice: str) -> None:
+    """Raises LanelockError where a choice names no device: host, cuda, cuda:N, or all."""
+    if not re.fullmatch(r"host|all|cuda(:\d+)?", choice):
+        raise LanelockError(f"--device: unknown device {choice!r}; choose host, cuda, cuda:N or all")
+
+
 def open_device(name: str) -> Device:
     """The device of that name. Raises NotRun when the machine has none, LanelockError for an unknown name."""
     if name == "host":

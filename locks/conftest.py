@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from harness.device import Device
-from harness.devices import available
+from harness.devices import available, check_choice
 from harness.record import record
 from harness.workers import pin_worker
+from oracle.errors import LanelockError
 from reports.lock_results import SENTENCE, LockResult, result_of, summary
 
 NOT_RUN = "not run: "
@@ -32,11 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose this worker's GPU before anything starts CUDA; open the devices once a process."""
+    """Choose this worker's GPU before anything starts CUDA; open the devices once a process.
+
+    Raises UsageError for a device that has no such name.
+    """
     config.addinivalue_line("markers", "nightly: runs only with --tier nightly; reported as not run otherwise")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.addinivalue_line("markers", "full: runs only with --shapes full")
     config.addinivalue_line("markers", "verify: part of `lanelock verify`, the rooms' value and contract locks")
+    try:
+        check_choice(_choice(config))
+    except LanelockError as unknown:
+        raise pytest.UsageError(str(unknown)) from None
     pin_worker()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(config), "lanelock-results")

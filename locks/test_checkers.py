@@ -563,6 +563,15 @@ class TestAccounting:
         assert done.returncode != 0
         assert "no lock ran" in done.stdout
 
+    def test_an_unknown_device_is_a_usage_error(self, tmp_path: Path) -> None:
+        """A device that no machine has is one sentence before anything runs. Red: an error at every lock instead."""
+        done = pytest_run(tmp_path, "def test_passes():\n    pass\n", "--device", "tpu")
+
+        assert done.returncode == pytest.ExitCode.USAGE_ERROR
+        assert (done.stdout + done.stderr).strip() == (
+            "ERROR: --device: unknown device 'tpu'; choose host, cuda, cuda:N or all"
+        )
+
     def test_tiers_and_shapes_choose(self, tmp_path: Path) -> None:
         """The nightly tier and full shapes run what they name."""
         done = pytest_run(tmp_path, LOCKS, "--tier", "nightly", "--shapes", "full", "-k", "nightly or full")

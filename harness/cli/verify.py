@@ -19,7 +19,7 @@ from rich.table import Table
 
 from golden.sources import LANES
 from harness.cli.report import collect, table, wide_console
-from harness.devices import available
+from harness.devices import available, check_choice
 from oracle.errors import LanelockError
 from reports.accuracy import LaneAccuracy
 from reports.lock_results import LockResult, by_room
@@ -81,6 +81,7 @@ def decode_stage(choice: str) -> dict[str, tuple[list[LaneAccuracy], dict[str, s
 def run(args: argparse.Namespace) -> int:
     """Exit 0 only if at least one lock ran, none failed, and every golden stream holds."""
     device, why = best_device() if args.device == "best" else (args.device, args.device)
+    check_choice(device)
     priced = decode_stage(device)
     results = run_locks(device, args.processes, args.json)
     failed = [r for r in results if r.outcome == "failed"]
