@@ -21,7 +21,8 @@ from reports.strength.mutant import Mutant
 from reports.strength.overlay import applied
 from reports.strength.plan import Choice, Planting, choose
 from reports.strength.python_operators import python_edits
-from reports.strength.result import Strength, as_json
+from reports.strength.result import Strength, as_json, judge, tally
+from reports.strength.worker import Run
 
 FILES = {
     "oracle/__init__.py": "",
@@ -275,6 +276,14 @@ class TestAccounts:
 
         assert all(r["total"] == r["killed"] + r["survived"] + r["killed_by_build"] for r in rows)
         assert (outcome["total"], outcome["killed"], len(outcome["survivors"])) == (7, 4, 2)
+
+    def test_generated_mutant_that_is_no_program_is_no_mutant(self) -> None:
+        """What an operator made and no compiler takes is counted beside the total, not in it."""
+        made = Mutant("m", "a", "a.cu", 0, "a", "b", "c", "s", "operator", 1)
+        verdicts = [judge(made, ("l",), Run(failed=1, build=True)), judge(made, ("l",), Run(failed=1))]
+        figures = tally(verdicts)
+
+        assert (figures["total"], figures["killed"], figures["not_compiled"]) == (1, 1, 1)
 
     def test_survivor_says_where_and_what_ran(self, outcome: dict[str, Any]) -> None:
         """A survivor carries file, line, class, sentence and the locks that ran."""

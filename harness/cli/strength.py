@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     planting = choose(choice, root)
     if args.list:
         return show_list(planting, args.json)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is ended removes its copies too
     with progress(len(planting.mutants)) as (report, tell):
         verdicts, seconds = measure(Setting(root, args.tier, args.processes), planting.mutants, report, tell)
     strength = Strength(
@@ -116,7 +120,7 @@ def show(strength: Strength) -> None:
     """Tables by room and by class, the survivors, the dead anchors, and one line of sum."""
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     for title, attribute in (("room", "room"), ("class", "kind")):
-        columns = ("total", "killed", "timed_out", "crashed", "killed_by_build", "survived")
+        columns = ("total", "killed", "timed_out", "crashed", "killed_by_build", "survived", "not_compiled")
         table = Table(title, *(c.replace("_", " ") for c in columns), box=None)
         for name, group in grouped(strength.counted, attribute).items():
             figures = tally(group)
@@ -130,8 +134,9 @@ def show(strength: Strength) -> None:
         console.print(f"DEAD ANCHOR {dead.id}: {dead.reason} ({dead.sentence})", markup=False)
     figures = tally(strength.counted)
     equivalent = sum(v.fate == EQUIVALENT for v in strength.verdicts)
+    unmade = figures["killed_by_build"] + figures["not_compiled"]
     console.print(
-        f"{figures['killed']} of {figures['total']} killed ({strength.share:.1%} of those that compiled); "
-        f"{figures['killed_by_build']} did not compile, {equivalent} proven equivalent, {len(strength.dead)} dead "
-        f"anchors; seed {strength.seed}, {strength.seconds:.0f} s"
+        f"{figures['killed']} of {figures['total']} killed ({strength.share:.1%} of those that compiled); {unmade} did "
+        f"not compile, {equivalent} proven equivalent, {len(strength.dead)} dead anchors; seed {strength.seed}, "
+        f"{strength.seconds:.0f} s"
     )

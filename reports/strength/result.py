@@ -51,7 +51,11 @@ def judge(mutant: Mutant, ran: Sequence[str], run: Run) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """A whole run. total counts every mutant that applied and is not equivalent."""
+    """A whole run. total counts every mutant that applied, made a program and is not equivalent.
+
+    A planted mutant that does not compile stays in the total as killed_by_build: somebody meant it as a fault. One that
+    an operator made is no program and so no mutant; it is counted beside the total as not_compiled.
+    """
 
     verdicts: tuple[Verdict, ...]
     dead: tuple[Dead, ...]
@@ -80,14 +84,15 @@ class Strength:
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """total, killed (timed out and crashed among them), survived, killed_by_build."""
+    """The total is killed (timed out and crashed among them) + survived + killed_by_build; beside it, not_compiled."""
     fates = Counter(v.fate for v in verdicts)
     return {
-        "total": len(verdicts),
+        "total": len(verdicts) - sum(v.fate == BUILD and not v.mutant.planted for v in verdicts),
         "killed": sum(v.seen for v in verdicts),
         "timed_out": fates[TIMED_OUT],
         "crashed": fates[CRASHED],
-        "killed_by_build": sum(v.fate == BUILD and not v.seen for v in verdicts),
+        "killed_by_build": sum(v.fate == BUILD and not v.seen and v.mutant.planted for v in verdicts),
+        "not_compiled": sum(v.fate == BUILD and not v.mutant.planted for v in verdicts),
         "survived": sum(fates[f] for f in UNSEEN),
     }
 
@@ -106,7 +111,7 @@ def as_json(strength: Strength) -> dict[str, Any]:
         "operators": dict(strength.operators),
         "candidates": dict(strength.candidates),
         "planted": sum(v.mutant.planted for v in counted),
-        "generated": sum(not v.mutant.planted for v in counted),
+        "generated": sum(not v.mutant.planted and v.fate != BUILD for v in counted),
         "survivors": [describe(v) for v in strength.survivors],
         "built": [describe(v) for v in counted if v.fate == BUILD],
         "equivalent": [describe(v) for v in strength.verdicts if v.fate == EQUIVALENT],
