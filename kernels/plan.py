@@ -135,7 +135,8 @@ def sized(programs: Mapping[str, Iterable[Launch]], declared: Iterable[PlanBuffe
                 name, need = use.ref.buffer, use.ref.offset + use.extent
                 have = buffers.get(name) or PlanBuffer(name, use.dtype, 0, "scratch")
                 if have.dtype != use.dtype:
-                    raise LanelockError(f"plan: {program}: {item.label} takes {name} as {use.dtype}, it is {have.dtype}")
+                    wanted = f"takes {name} as {use.dtype}, it is {have.dtype}"
+                    raise LanelockError(f"plan: {program}: {item.label} {wanted}")
                 if name in fixed and need > have.elements:
                     raise LanelockError(
                         f"plan: {program}: {item.label} touches {need} elements of {name}, which has {have.elements}"

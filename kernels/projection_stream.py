@@ -18,7 +18,7 @@ from kernels.projections import (
     panel_bytes,
     row_groups,
 )
-from kernels.rules import BLOCK, GRID_X, IN_REGISTERS, between, ceil_div
+from kernels.rules import BLOCK, IN_REGISTERS, between, ceil_div
 
 SHARED_BUDGET = 227 * 1024
 COLS_ONE = Param("COLS", (8, 16, 32, 64))
@@ -27,11 +27,11 @@ ARGS = (*ARGS_TILED, Scalar("stages"), Scalar("width"), Scalar("held"))
 
 def held_rows(rows: int, cols: int) -> int:
     """Activation rows that a block has room for: a batch below one fragment is held as it is."""
-    return min(rows, cols) if cols == 8 else cols  # noqa: PLR2004  # columns of one fragment
+    return min(rows, cols) if cols == 8 else cols  # columns of one fragment
 
 
 def row_pitch_bytes(blocks: int) -> int:
-    """Bytes from one staged row to the next: room for the padding of a last chunk, and 16 more than a multiple of 128."""
+    """Bytes from one staged row to the next: room for a last chunk's padding, and 16 more than a multiple of 128."""
     return ceil_div(ceil_div(blocks, SLICES) * BLOCK + 128, 128) * 128 + 16
 
 
@@ -70,7 +70,7 @@ def _groups(d: Dims) -> int:
 
 def most_warps(cols: int) -> int:
     """Warps of a block: from 32 sequences on a thread needs more registers than 16 warps leave it."""
-    return 16 if cols <= 16 else 8  # noqa: PLR2004  # as kernels/projection_stream.cu is compiled
+    return 16 if cols <= 16 else 8  # as kernels/projection_stream.cu is compiled
 
 
 RULES = (
@@ -87,8 +87,8 @@ RULES = (
     ),
     Rule(
         lambda d: _smem(d) <= SHARED_BUDGET,
-        f"{{warps}} rings of {{stages}} stages, {{width}} groups of sums and {{held}} slices of {{rows}} rows of K = {{K}} "
-        f"exceed {SHARED_BUDGET} bytes of shared memory",
+        f"{{warps}} rings of {{stages}} stages, {{width}} groups of sums and {{held}} slices of {{rows}} rows of "
+        f"K = {{K}} exceed {SHARED_BUDGET} bytes of shared memory",
     ),
 )
 

@@ -16,6 +16,8 @@ from oracle.formats import Q8_0, q8_0_decode, q8_0_encode
 from oracle.model_weights import Weights, specs
 from oracle.weights import QuantisedWeights, load, origin
 from oracle.weights.assemble import is_quantised
+from oracle.weights.dialects import HUGGING_FACE
+from oracle.weights.recipe import recipes
 
 GGUF, HF = load(PEER_GGUF), load(PEER)
 CODED = QuantisedWeights(HF)
@@ -120,6 +122,14 @@ class TestPositions:
             for j in (0, 1, 31):
                 assert np.array_equal(ours[32 * head + j], stored[64 * head + j])
                 assert np.array_equal(ours[192 + 32 * head + j], stored[64 * head + 32 + j])
+
+    def test_rows_of_heads_of_four(self) -> None:
+        """With heads of 4, of q_proj rows 0..15 q takes 0-3 and 8-11, the gate 4-7 and 12-15 (handed case 12a)."""
+        config = ModelConfig("case12", 4, 32, 32, 32, 8, 1, 4, 2, 1e4, 1, 3, 32, context=64)
+        q, gate = (piece.rows for piece in recipes(config, HUGGING_FACE)["layers.3.qgkv"][:2])
+        assert q is not None
+        assert gate is not None
+        assert (q[:8].tolist(), gate[:8].tolist()) == ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
 
     def test_output_columns(self) -> None:
         """Column block h of the GDN output projection is block r·(h % nk) + h // nk of out_proj; rows stay."""
