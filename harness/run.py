@@ -145,9 +145,7 @@ def run_once(
                 raise LanelockError(f"{inst.kernel.name}: input {name} is missing")
             device.write(b.memory, as_bytes(before[name]))
         memory: dict[str, Memory | None] = {b.buffer.name: b.memory for b in bindings}
-        args: list[Argument] = [
-            scalar_value(full, a) if isinstance(a, Scalar) else memory.get(a.name) for a in inst.kernel.args
-        ]
+        args = arguments(inst.kernel, full, memory)
         device.launch(built, inst.kernel.geometry(full), args)
         device.synchronize()
         outputs = {}
@@ -161,6 +159,17 @@ def run_once(
     finally:
         for b in bindings:
             device.free(b.memory)
+
+
+def arguments(kernel: Kernel, dims: Mapping[str, Value], memory: Mapping[str, Memory | None]) -> list[Argument]:
+    """The arguments of a launch in catalogue order: scalars from dims, pointers from memory.
+
+    An optional buffer that memory lacks is null. Raises LanelockError for any other, or a scalar that does not fit.
+    """
+    for buffer in kernel.buffers:
+        if buffer.name not in memory and not buffer.optional:
+            raise LanelockError(f"{kernel.name}: argument {buffer.name} has no memory")
+    return [scalar_value(dims, a) if isinstance(a, Scalar) else memory.get(a.name) for a in kernel.args]
 
 
 def scalar_value(dims: Mapping[str, Value], scalar: Scalar) -> int | float:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from harness.device import POISON, Argument, Memory, OutOfBounds, Pointer, Properties, Race
-from harness.run import HOST_VARIANTS, run_kernel, same_bits, scalar_value, used_mask
+from harness.run import HOST_VARIANTS, arguments, run_kernel, same_bits, scalar_value, used_mask
 from kernels.entry import Buffer, Geometry, Instance, Kernel, Rule, Scalar
 from locks.support import (
     Case,
@@ -277,6 +277,11 @@ class TestCheckedRun:
         for beyond in (low - 1, high + 1):
             with pytest.raises(LanelockError, match=f"argument n = {beyond} does not fit {ctype}"):
                 scalar_value({"n": beyond}, scalar)
+
+    def test_a_buffer_without_memory_is_refused(self) -> None:
+        """Only an optional buffer may be null. Red: a null pointer for an argument that was forgotten."""
+        with pytest.raises(LanelockError, match=f"probe: argument {PROBE.buffers[0].name} has no memory"):
+            arguments(PROBE, {"rows": 1, "K": 4}, {})
 
     def test_used_elements_are_those_of_the_rows(self) -> None:
         """The mask of two rows of three at a pitch of five."""

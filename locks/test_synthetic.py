@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from harness.device import Device
+from harness.engine.generate import signed
 from harness.run import run_kernel
 from kernels.catalogue import kernel
 from oracle import synthetic as truth
@@ -14,11 +15,6 @@ from oracle.weights import load
 from oracle.weights.synthetic import key, scale_bits
 
 KERNEL = kernel("synthetic")
-
-
-def signed(value: int) -> int:
-    """A 64-bit key as the signed argument that carries it."""
-    return value - 2**64 if value >= 2**63 else value
 
 
 def on_device(device: Device, code_key: int, scale_key: int, lowest: int, blocks: int) -> dict[str, np.ndarray]:

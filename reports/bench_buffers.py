@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness.device import Argument, Device, Memory
-from harness.run import scalar_value
+from harness.run import arguments
 from kernels.catalogue import kernel
-from kernels.entry import Geometry, Instance, Scalar, Value, instance, resolve
+from kernels.entry import Geometry, Instance, Value, instance, resolve
 from kernels.lowering import Projection
 from kernels.rules import BLOCK, ceil_div
 from oracle.config import ModelConfig
@@ -69,8 +69,7 @@ class Bench:
     def call(self, inst: Instance, dims: dict[str, Value], buffers: dict[str, Memory]) -> Call:
         """A launch with these buffers by argument name."""
         full = resolve(inst, dims)
-        args = tuple(scalar_value(full, a) if isinstance(a, Scalar) else buffers[a.name] for a in inst.kernel.args)
-        return Call(self.device.build(inst), inst.kernel.geometry(full), args)
+        return Call(self.device.build(inst), inst.kernel.geometry(full), tuple(arguments(inst.kernel, full, buffers)))
 
     def run(self, calls: Sequence[Call], stream: Any = None) -> None:
         """Launch them in order."""

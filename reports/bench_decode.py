@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 
 from harness.device import Device
-from harness.engine import Engine, Request, open_engine
+from harness.engine import Choice, Engine, Request, opened
 from harness.engine.decode import prefill, step_programs
 from kernels.lanes import lane
-from kernels.lowering import Machine
-from kernels.programs import Setting
-from kernels.steps import make_plan
 from kernels.tuning import Tuning
 from oracle.model_weights import Weights
 from reports.bench_buffers import step_projections, weight_bytes
@@ -77,22 +74,15 @@ def measure_all(device: Device, weights: Weights, cases: Sequence[Case], read: f
 SPEEDS = ("ms", "share", "ms_a_step_median", "ms_a_step_p99", "tokens_a_second", "prefill_ms")
 
 
-def open_case(device: Device, weights: Weights, case: Case, tuning: Tuning) -> Engine:
-    """The engine of a case."""
-    p = device.properties
-    machine = Machine(p.arch, p.multiprocessors, p.shared_per_block)
-    setting = Setting(weights.config, lane(case.lane), case.B, case.B, case.prompt + case.count + 1, machine, tuning)
-    return open_engine(device, setting, make_plan(setting, case.chunk, case.drafts), weights)
-
-
 def measure(device: Device, weights: Weights, case: Case, tuning: Tuning | None = None) -> dict[str, Any]:
     """Run a case: load, prefill twice (the second is timed), one graph replayed for every step.
 
     Times in milliseconds by device events for steps, by the wall clock for load and prefill.
     """
     start = time.perf_counter()
-    engine = open_case(device, weights, case, tuning or Tuning())
-    try:
+    limit = case.prompt + case.count + 1
+    choice = Choice(case.lane, case.B, limit, case.chunk, case.drafts, tuning=tuning or Tuning())
+    with opened(device, weights, choice) as engine:
         loaded = time.perf_counter()
         entering = {b: Request(p, case.count) for b, p in enumerate(prompts(case, weights.config.vocab))}
         _enter(engine, entering, case)
@@ -107,8 +97,6 @@ def measure(device: Device, weights: Weights, case: Case, tuning: Tuning | None 
             "prefill_ms": (prefilled - first) * 1e3,
             **_figures(engine, case, steps),
         }
-    finally:
-        engine.close()
 
 
 def _enter(engine: Engine, entering: Mapping[int, Request], case: Case) -> None:

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from harness.device import Argument
 from harness.engine.load import Make
+from harness.run import arguments
 from kernels.catalogue import kernel
-from kernels.entry import Scalar, instance, resolve
+from kernels.entry import instance, resolve
 from oracle.config import BLOCK
 from oracle.model_weights import Weights, specs
 from oracle.weights.synthetic import SyntheticWeights, key, scale_bits
@@ -28,10 +28,7 @@ def maker(engine: "Engine", weights: Weights) -> Make | None:
         given = {**keys, "lowest_scale": int(scale_bits(tensor, columns)), "blocks": rows * columns // BLOCK}
         dims = resolve(inst, given)
         memory = {"codes": engine.memory[codes], "scales": engine.memory[scales]}
-        args: list[Argument] = [
-            int(dims[a.name]) if isinstance(a, Scalar) else memory[a.name] for a in inst.kernel.args
-        ]
-        engine.device.launch(built, inst.kernel.geometry(dims), args)
+        engine.device.launch(built, inst.kernel.geometry(dims), arguments(inst.kernel, dims, memory))
 
     return make
 
