@@ -77,6 +77,17 @@ def write(golden: Golden, folder: Path = FOLDER) -> Path:
     return path
 
 
+def replace(golden: Golden, folder: Path = FOLDER) -> Golden | None:
+    """Write a golden and remove the one of another arithmetic version whose place it takes; returns that one."""
+    stream = (golden.config, golden.weights, golden.prompt, golden.lane)
+    others = (read(path) for path in sorted(folder.glob("*.json")) if path.stem != golden.name)
+    old = next((g for g in others if (g.config, g.weights, g.prompt, g.lane) == stream), None)
+    write(golden, folder)
+    if old is not None:
+        (folder / f"{old.name}.json").unlink()
+    return old
+
+
 def read(path: Path) -> Golden:
     """The golden of a file. Raises LanelockError, naming the file, if it is none or its name is not its key's."""
     try:

@@ -6,9 +6,7 @@
 namespace lane {
 
 constexpr int BLOCK = 32;  // elements that share one scale
-constexpr float LARGEST = 3.4028234663852886e38f;
 constexpr float SMALLEST_SCALE = 1.1754943508222875e-38f;  // 2^-126: a scale is never denormal
-constexpr unsigned QUIET_NAN = 0x7fc00000u;
 
 // N neighbouring floats of a row by 16-byte loads; zeros where the lane lies behind the end of the row.
 template <int N>
@@ -81,7 +79,7 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
   for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum(amax, __shfl_xor_sync(0xffffffffu, amax, step));
   if (k >= K) return;
 
-  const bool finite = amax <= LARGEST;
+  const bool finite = is_finite(amax);
   const float scale = maximum(amax / TOP, SMALLEST_SCALE);
   int hi[N], lo[N];
 #pragma unroll

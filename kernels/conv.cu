@@ -59,7 +59,7 @@ conv(const float* __restrict__ x /* [T, B, C] */, int x_pitch, const float* __re
       out[i] = lane::silu(acc);
     }
     if (head < normed_heads) {
-      const float root = sqrtf(lane::dot(out, out) + L2_EPS);
+      const float root = lane::finite_root(lane::dot(out, out) + L2_EPS);
 #pragma unroll
       for (int i = 0; i < PER; ++i) out[i] = out[i] / root;
     }

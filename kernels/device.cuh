@@ -16,6 +16,14 @@ __device__ __forceinline__ bool is_nan(float x) { return x != x; }
 // between compilers on zeros.
 __device__ __forceinline__ float maximum(float a, float b) { return is_nan(a) ? a : is_nan(b) || b > a ? b : a; }
 
+constexpr float LARGEST = 3.4028234663852886e38f;
+constexpr unsigned QUIET_NAN = 0x7fc00000u;
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= LARGEST; }
+
+// The divisor of a norm: NaN where the sum of squares overflowed, for an infinite one would make the row zeros.
+__device__ __forceinline__ float finite_root(float x) { return is_finite(x) ? sqrtf(x) : from_bits(QUIET_NAN); }
+
 }  // namespace lane
 
 #ifdef LANELOCK_HOST

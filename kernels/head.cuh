@@ -66,10 +66,10 @@ __device__ inline float dot(const float (&a)[PER], const float (&b)[PER]) {
   return warp_sum(owned_dot(a, b));
 }
 
-// y = (x / sqrtf(mean(x^2) + eps)) * w over one head of D elements
+// y = (x / root(mean(x^2) + eps)) * w over one head of D elements
 template <int D, int PER>
 __device__ inline void head_rms_norm(float (&x)[PER], const float (&w)[PER], float eps) {
-  const float root = sqrtf(dot(x, x) / static_cast<float>(D) + eps);
+  const float root = finite_root(dot(x, x) / static_cast<float>(D) + eps);
 #pragma unroll
   for (int i = 0; i < PER; ++i) x[i] = (x[i] / root) * w[i];
 }

@@ -1,6 +1,6 @@
 // RMS norm of rows, with the residual add before it and the quantiser after it.
 //
-// y = (x / sqrtf(mean(x^2) + eps)) * w. The sum of squares has one order at any row length and block count: chunks of
+// y = (x / root(mean(x^2) + eps)) * w. The sum of squares has one order at any row length and block count: chunks of
 // 256 elements, in a chunk lane l owns elements 8l .. 8l+7 (a chain of fma from zero) and the lanes are summed by the
 // xor tree 16, 8, 4, 2, 1; chunks are added ascending from zero. A warp does a chunk, so that one block a row and many
 // blocks a row are the same bits.

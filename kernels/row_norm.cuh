@@ -23,7 +23,7 @@ __device__ inline float root_mean_square(const float* chunk_sums, int K, float e
 // loads four at a time ahead of the chain of additions
 #pragma unroll 4
   for (int c = 0; c < chunks_of(K); ++c) total = total + chunk_sums[c];
-  return sqrtf(total / static_cast<float>(K) + eps);
+  return lane::finite_root(total / static_cast<float>(K) + eps);
 }
 
 // one warp, one chunk: what a lane owns is normed, weighted, copied out if asked for, and quantised

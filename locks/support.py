@@ -94,7 +94,9 @@ def wild(generator: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def edge_rows(width: int) -> np.ndarray:
-    """Rows that end a range: zeros, subnormals, the largest finite value, infinities and NaN at both ends of a row."""
+    """Rows that end a range: zeros, subnormals, the largest finite value, infinities and NaN at both ends of a row,
+    and finite rows on both sides of where their squares add up beyond float32.
+    """
     tiny, top = np.float32(2.0**-149), np.finfo(np.float32).max
     base = normal(rng(5), width)
     rows = [np.zeros(width), -np.zeros(width), np.full(width, tiny), np.full(width, top), base * tiny, base * 1e-30]
@@ -103,7 +105,21 @@ def edge_rows(width: int) -> np.ndarray:
             row = base.copy()
             row[place] = value
             rows.append(row)
-    return np.array(rows, np.float32)
+    return np.concatenate([np.array(rows, np.float32), overflowing_rows(width)])
+
+
+def overflowing_rows(width: int) -> np.ndarray:
+    """Finite rows [3, width]: squares that add up to 2 % above the largest float32, 2 % below it, and each far above.
+
+    Sixteen roundings of a sum of positive terms move it by less than 1e-6 of itself: no order changes the side.
+    """
+    top = float(np.finfo(np.float32).max)
+    signs = np.where(np.arange(width) % 3 == 0, -1.0, 1.0)
+    sizes = np.array([np.sqrt(1.02 * top / width), np.sqrt(0.98 * top / width), top])
+    return (sizes[:, None] * signs).astype(np.float32)
+
+
+OVERFLOWS = np.array([True, False, True])  # of each of those rows
 
 
 def decoded(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from kernels.conv import CONV, RING
 from kernels.entry import Geometry, instance, resolve
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
+    OVERFLOWS,
     PROPERTY,
     ULP,
     Case,
@@ -23,6 +24,7 @@ from locks.support import (
     assert_same_outputs,
     assert_within,
     normal,
+    overflowing_rows,
     rng,
     wild,
 )
@@ -313,6 +315,20 @@ class TestFaults:
 
         assert_same_bits(np.isnan(got[:, 70]), np.isin(np.arange(8), [2, 3, 4, 5]))
         assert np.isfinite(np.delete(got, 70, axis=1)).all()
+
+    @pytest.mark.parametrize("D", [32, 256])
+    def test_a_length_that_overflows_is_loud(self, device: Device, D: int) -> None:
+        """A finite query or key whose squares add up beyond float32 is NaN throughout; one a step below is not.
+
+        Red: a head divided by an infinite length: a key of zeros, which the delta rule takes for a key like any other.
+        """
+        x = np.abs(np.concatenate([overflowing_rows(D)] * 3, axis=1))[None]
+        x[..., 2 * D :] = 1
+        w = np.float32([0, 0, 0, 1])[:, None] * np.ones(3 * D, np.float32)
+        bad = np.isnan(case_of(x, w, np.zeros((2, RING, 3 * D), np.float32), D, [0], [3]).run(device)["y"])
+
+        expected = OVERFLOWS[:, None] & (np.arange(3 * D) < 2 * D)
+        assert_same_bits(bad.reshape(3, -1), expected)
 
 
 class TestWork:

@@ -9,6 +9,7 @@ from harness.device import Device
 from kernels.entry import Geometry, instance, resolve
 from kernels.gated_norm import GATED_NORM_QUANTIZE
 from locks.support import (
+    OVERFLOWS,
     PROPERTY,
     ULP,
     Case,
@@ -23,6 +24,7 @@ from locks.support import (
     decoded,
     edge_rows,
     normal,
+    overflowing_rows,
     quantiser_bound,
     rng,
     wild,
@@ -197,6 +199,17 @@ class TestFaults:
         spoiled[1, 4 if name == "o" else 5 : 6] = True
 
         assert_same_bits(np.isnan(case.run(device)["scales"]), spoiled)
+
+    @WIDTHS
+    def test_a_sum_of_squares_that_overflows_is_loud(self, device: Device, D: int) -> None:
+        """A finite head whose squares add up beyond float32 is NaN throughout; one a step below is not.
+
+        Red: a head divided by an infinite root, which is zeros.
+        """
+        o = overflowing_rows(D)
+        bad = np.isnan(case_of(o, np.ones_like(o), np.ones(D, np.float32)).run(device)["normed"])
+
+        assert_same_bits(bad, np.broadcast_to(OVERFLOWS[:, None], bad.shape).copy())
 
 
 class TestWork:

@@ -9,6 +9,7 @@ from harness.device import Device
 from kernels.entry import Geometry, instance, resolve
 from kernels.mtp_concat import MTP_CONCAT_QUANTIZE
 from locks.support import (
+    OVERFLOWS,
     PROPERTY,
     Case,
     Share,
@@ -22,6 +23,7 @@ from locks.support import (
     decoded,
     edge_rows,
     normal,
+    overflowing_rows,
     quantiser_bound,
     rng,
     wild,
@@ -147,6 +149,17 @@ class TestInvariance:
         bad = np.isnan(case.run(device)["scales"]).reshape(3, 2, 17)
 
         assert_same_bits(bad, np.broadcast_to(np.array([[0, 0], [0, 1], [0, 0]], bool)[:, :, None], bad.shape).copy())
+
+    def test_a_sum_of_squares_that_overflows_is_loud(self, device: Device) -> None:
+        """A finite half whose squares add up beyond float32 has NaN scales; a half a step below has none.
+
+        Red: a half divided by an infinite root, which is zeros.
+        """
+        x, ones = overflowing_rows(544), np.ones(544, np.float32)
+        bad = np.isnan(case_of((x, x[::-1].copy(), ones, ones)).run(device)["scales"]).reshape(3, 2, 17)
+
+        halves = np.stack([OVERFLOWS, OVERFLOWS[::-1]], axis=1)
+        assert_same_bits(bad, np.broadcast_to(halves[:, :, None], bad.shape).copy())
 
     def test_devices_give_the_same_bits(self, both_devices: tuple[Device, Device]) -> None:
         """Host and GPU agree on values of every size. Red: an approximate root."""

@@ -12,6 +12,7 @@ from kernels.entry import Geometry, instance, resolve
 from kernels.qk_norm_rope import QK_NORM_ROPE
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
+    OVERFLOWS,
     PROPERTY,
     Case,
     Share,
@@ -22,6 +23,7 @@ from locks.support import (
     assert_within,
     edge_rows,
     normal,
+    overflowing_rows,
     rng,
     wild,
 )
@@ -275,6 +277,20 @@ class TestOneRounding:
         got = case_of(x, w, angles([0], 8), [0], [1], kv="f16").run(device)
 
         assert got["keys" if part == "key" else "values"][1, 0, 0, 20] == np.inf
+
+    @pytest.mark.parametrize("D", [32, 256])
+    def test_a_sum_of_squares_that_overflows_is_loud(self, device: Device, D: int) -> None:
+        """A finite head whose squares add up beyond float32 is NaN throughout; one a step below is not.
+
+        Red: a key divided by an infinite root: zeros, which attention takes for a key like any other.
+        """
+        x = np.concatenate([overflowing_rows(D)] * 6, axis=1)[None]
+        got = case_of(x, np.ones((2, D), np.float32), angles(range(3), D // 4), [0], [3]).run(device)
+
+        queries = np.isnan(got["q"]).reshape(3, -1)
+        keys = np.isnan(got["keys"][1, :, :3]).transpose(1, 0, 2).reshape(3, -1)
+        for bad in (queries, keys):
+            assert_same_bits(bad, np.broadcast_to(OVERFLOWS[:, None], bad.shape).copy())
 
 
 class TestForms:

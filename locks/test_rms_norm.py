@@ -19,6 +19,7 @@ from kernels.rms_norm import (
 )
 from locks.support import (
     BLOCK,
+    OVERFLOWS,
     PROPERTY,
     Case,
     Share,
@@ -32,6 +33,7 @@ from locks.support import (
     decoded,
     edge_rows,
     normal,
+    overflowing_rows,
     quantiser_bound,
     rng,
     wild,
@@ -309,6 +311,22 @@ class TestEdges:
         got = norm_case(x, np.ones(544, np.float32), 1).run(device)["scales"]
 
         assert_same_bits(np.isnan(got).all(axis=1), np.array([False, True, False]))
+
+    @pytest.mark.parametrize("K", [32, 160, 1312])
+    def test_a_sum_of_squares_that_overflows_is_loud(self, device: Device, K: int) -> None:
+        """A finite row whose squares add up beyond float32 is NaN throughout; one a step below is a row of ones.
+
+        Red: a row divided by an infinite root, which is zeros: a fault that nothing later sees. Chunks of 1312 elements
+        are finite each; only their total is not.
+        """
+        x, w, zero = overflowing_rows(K), np.ones(K, np.float32), np.zeros((1, 3, K), np.float32)
+
+        for got in (norm_case(x, w, 1).run(device), many_blocks(device, x, zero, w, 1)):
+            for name in ("scales", "normed"):
+                bad = np.isnan(got[name])
+                assert_same_bits(bad.all(axis=1), OVERFLOWS, name)
+                assert_same_bits(bad.any(axis=1), OVERFLOWS, name)
+            np.testing.assert_allclose(np.abs(got["normed"][1]), 1, rtol=1e-6)
 
 
 class TestMemory:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from golden.check import Outcome, check, stale
-from golden.record import Opener, decoded, record
+from golden.check import Outcome, check, difference, stale
+from golden.record import Decoded, Opener, decoded, record
 from golden.sources import LANES, source, sources
-from golden.stream import Golden, read_all, write
+from golden.stream import Golden, read_all, replace
 from harness.device import Device
 from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, opened
@@ -64,9 +64,13 @@ def selected(args: argparse.Namespace) -> dict[tuple[str, str], list[Golden]]:
 
 
 def run_record(args: argparse.Namespace) -> None:
-    """Record every prompt of every source and lane asked for."""
+    """Record every prompt of every source and lane asked for.
+
+    Files are written when all streams are decoded: a fault leaves every golden as it was, and each is recorded from the
+    tree as it was found.
+    """
     device = open_device(args.device)
-    written = []
+    goldens: list[Golden] = []
     with shown("recording") as progress:
         for one in sources() if args.source is None else (source(args.source),):
             weights = one.weights()
@@ -74,9 +78,17 @@ def run_record(args: argparse.Namespace) -> None:
             lanes = args.lane or LANES
             for i, lane in enumerate(lanes):
                 progress(f"{one.name} {lane}", i, len(lanes))
-                goldens = record(opener(device), device, one.name, weights, lane, requests, args.reason)
-                written += [str(write(g).name) for g in goldens]
-    print(json.dumps(written) if args.json else "\n".join(written))
+                goldens += record(opener(device), device, one.name, weights, lane, requests, args.reason)
+    notes = {g.name: _succession(g, replace(g)) for g in goldens}
+    print(json.dumps(notes) if args.json else "\n".join(f"{name}: {note}" for name, note in notes.items()))
+
+
+def _succession(golden: Golden, old: Golden | None) -> str:
+    """What a new golden has in common with the one whose place it took."""
+    if old is None:
+        return "recorded"
+    problem = difference(old, Decoded(list(golden.tokens), list(golden.logits), [], list(golden.accepted)))
+    return f"takes the place of {old.name}: {problem or 'the same tokens, logits and accept pattern'}"
 
 
 def check_all(groups: dict[tuple[str, str], list[Golden]], device: Device) -> list[Outcome]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from oracle.bits.fma import F32, fma
 from oracle.bits.functions import silu
+from oracle.bits.root import root
 from oracle.bits.tree import tree
 
 L2_EPS = np.float32(1e-6)
@@ -34,7 +35,7 @@ def l2_norm(x: F32) -> F32:
     Source: ARITHMETIC.md, q and k L2.
     """
     with np.errstate(all="ignore"):
-        return np.asarray(x / np.sqrt(tree(x, x) + L2_EPS)[..., None])
+        return np.asarray(x / root(tree(x, x) + L2_EPS)[..., None])
 
 
 def conv_silu_l2(x: F32, ring: F32, w: F32, k_heads: int, dim: int) -> tuple[F32, F32]:

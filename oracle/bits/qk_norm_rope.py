@@ -3,6 +3,7 @@
 import numpy as np
 
 from oracle.bits.fma import F32, f32, fma
+from oracle.bits.root import root
 from oracle.bits.tree import tree
 
 
@@ -16,8 +17,7 @@ def head_norm(x: F32, w: F32, eps: float) -> F32:
     """
     with np.errstate(all="ignore"):
         mean = tree(x, x) / np.float32(x.shape[-1])
-        root = np.sqrt(mean + f32(eps))
-        return np.asarray((x / root[..., None]) * w)
+        return np.asarray((x / root(mean + f32(eps))[..., None]) * w)
 
 
 def rope(x: F32, cos: F32, sin: F32) -> F32:
