@@ -2,13 +2,16 @@
 
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from golden.record import Decoded, Opener, choice_of, decoded
-from golden.stream import Golden, config_hash, is_current, weights_hash
-from harness.bisect import Side, bisect
+from golden.sources import source
+from golden.stream import FOLDER, Golden, config_hash, is_current, weights_hash
+from harness.bisect import Run, Side, bisect
+from harness.commits import CommitRun, last_change, sources_of, trace_words
 from harness.engine import Request
 from harness.record import RECORDS
 from oracle.bits import ARITHMETIC_VERSION
@@ -22,6 +25,10 @@ class Outcome:
 
     golden: Golden
     problem: str
+
+
+#: The other run that a mismatch is bisected against: of a golden's weights and lane, for a request.
+Reference = Callable[[Weights, Golden, Request], AbstractContextManager[Run]]
 
 
 def difference(golden: Golden, found: Decoded) -> str:
@@ -44,21 +51,25 @@ def difference(golden: Golden, found: Decoded) -> str:
 
 
 def check(
-    open_engine: Opener, weights: Weights, goldens: Sequence[Golden], reference: Opener | None = None
+    open_engine: Opener, weights: Weights, goldens: Sequence[Golden], references: Sequence[Reference] = ()
 ) -> list[Outcome]:
     """Decode the goldens of one model and lane beside each other, and compare; a mismatch is bisected.
 
-    reference: where a mismatch is bisected against, such as the host device when a GPU is checked. Raises LanelockError
-    where the goldens are of other weights, of several lanes, or of another arithmetic version.
+    references: what a mismatch is bisected against, in this order until one differs; a golden itself holds no buffers.
+    Raises LanelockError where the goldens are of other weights, of several lanes, or of another arithmetic version.
     """
     _fit(weights, goldens)
     requests = [Request(g.prompt, len(g.tokens)) for g in goldens]
     found = decoded(open_engine, weights, goldens[0].lane, requests)
     outcomes = []
-    for golden, request, one in zip(goldens, requests, found, strict=True):
+    for i, (golden, one) in enumerate(zip(goldens, found, strict=True)):
         problem = difference(golden, one)
-        if problem and reference is not None:
-            problem += f"; {_cause(open_engine, reference, weights, golden.lane, request)}"
+        if problem and references:
+            count = 1 + first_step(golden, one)
+            seen = tuple(Request(r.prompt, min(r.count, count)) for r in requests)
+            choice = choice_of(golden.lane, seen)
+            this = Side("this run", lambda choice=choice: open_engine(weights, choice), seen, i)  # type: ignore[misc]
+            problem += "".join(f"; bisect: {cause}" for cause in _causes(this, references, weights, golden))
         outcomes.append(Outcome(golden, problem))
     return outcomes
 
@@ -79,14 +90,52 @@ def _fit(weights: Weights, goldens: Sequence[Golden]) -> None:
             )
 
 
-def _cause(checked: Opener, reference: Opener, weights: Weights, lane: str, request: Request) -> str:
-    """What bisect says."""
-    choice = choice_of(lane, [request])
-    this = Side("this run", lambda: checked(weights, choice), (request,))
-    verdict = bisect(this, Side("the other", lambda: reference(weights, choice), (request,)))
-    if verdict.difference is None:
-        return f"bisect: all {verdict.compared} launches agree with the other run; the recorded bits are of other code"
-    return f"bisect: {verdict.difference.sentence('this run', 'the other')}"
+def first_step(golden: Golden, found: Decoded) -> int:
+    """The first step whose token or logits differ; the last one where the accept pattern alone does."""
+    steps = zip(golden.tokens, golden.logits, found.tokens, found.logits, strict=False)  # a stream may end early
+    last = min(len(golden.tokens) - 1, len(found.tokens))
+    return next((i for i, (token, digest, *mine) in enumerate(steps) if [token, digest] != mine), last)
+
+
+def _causes(this: Side, references: Sequence[Reference], weights: Weights, golden: Golden) -> Iterator[str]:
+    """What bisect says against each reference, up to the first that differs."""
+    for reference in references:
+        try:
+            with reference(weights, golden, this.requests[this.sequence]) as other:
+                verdict = bisect(this, other)
+        except LanelockError as error:
+            yield f"not possible: {error}"
+            continue
+        if verdict.difference is not None:
+            yield verdict.difference.sentence("this run", other.name)
+            return
+        yield f"all {verdict.compared} written buffers are those of {other.name}"
+
+
+def device_reference(name: str, open_engine: Opener) -> Reference:
+    """The same sources on another device."""
+
+    def reference(weights: Weights, golden: Golden, request: Request) -> AbstractContextManager[Run]:
+        choice = choice_of(golden.lane, [request])
+        return nullcontext(Side(name, lambda: open_engine(weights, choice), (request,)))
+
+    return reference
+
+
+def commit_reference(revision: str | None) -> Reference:
+    """Another commit, on the host; None: the one that recorded the golden."""
+
+    @contextmanager
+    def reference(_weights: Weights, golden: Golden, request: Request) -> Iterator[Run]:
+        wanted = revision or last_change(FOLDER / f"{golden.name}.json")
+        if wanted is None:
+            raise LanelockError(f"no commit of a checkout holds golden {golden.name}")
+        choice, path = choice_of(golden.lane, [request]), str(source(golden.source).path)
+        words = trace_words("host", path, None, golden.lane, request.prompt, request.count, choice.drafts, choice.chunk)
+        with sources_of(wanted) as (commit, folder):
+            yield CommitRun(f"commit {commit}", folder, words)
+
+    return reference
 
 
 def stale(

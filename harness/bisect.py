@@ -3,23 +3,53 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from harness.engine import Engine, Request, decode
 from harness.run import same_bits
-from harness.trace import Written, arrays_at, hexadecimal, trace
+from harness.trace import Written, arrays_at, digest_of, hexadecimal, trace
 from oracle.errors import LanelockError
+
+
+class Run(Protocol):
+    """One of two runs that should agree: of engines in this process, or of another commit in its own."""
+
+    @property
+    def name(self) -> str:
+        """What a sentence calls it."""
+
+    def traced(self) -> tuple[list[int] | None, list[Written]]:
+        """Tokens, where the run tells them, and everything that its launches wrote. Raises LanelockError."""
+
+    def array(self, written: Written) -> np.ndarray:
+        """What a launch wrote to a buffer, in another run of the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two runs: what it is called, how to open its engine, what it decodes, and which sequence counts."""
+    """A run in this process: how to open its engine, what it decodes, and which sequence counts."""
 
     name: str
     open: Callable[[], AbstractContextManager[Engine]]
     requests: tuple[Request, ...]
     sequence: int = 0
+
+    def traced(self) -> tuple[list[int] | None, list[Written]]:
+        """Run untraced, as a control, then traced. Raises LanelockError where the tokens differ."""
+        with self.open() as engine:
+            control = decode(engine, self.requests)[self.sequence].tokens
+        with self.open() as engine:
+            streams, written = trace(engine, self.requests, self.sequence)
+        if streams[self.sequence].tokens != control:
+            raise LanelockError(f"bisect: {self.name} gives other tokens when it is traced; it does not repeat itself")
+        return control, written
+
+    def array(self, written: Written) -> np.ndarray:
+        """What a launch wrote to a buffer."""
+        with self.open() as engine:
+            return arrays_at(engine, self.requests, written.key, self.sequence)[written.buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +78,17 @@ class Verdict:
     difference: Difference | None
     compared: int
     skipped: int
-    tokens: tuple[list[int], list[int]]
+    tokens: tuple[list[int] | None, list[int] | None]
 
 
-def bisect(first: Side, second: Side) -> Verdict:
-    """Trace both runs, then open both again up to the first launch whose digests differ.
+def bisect(first: Run, second: Run) -> Verdict:
+    """Trace both runs, then run both again up to the first launch whose digests differ.
 
     Launches are matched by pass, program, label and buffer; where the two plans write another shape (a split
-    projection, a split attention) they are skipped. Each side is first run twice, untraced and traced: a control.
-    Raises LanelockError where tracing changes a run, or nothing could be compared.
+    projection, a split attention) they are skipped. Raises LanelockError where a run does not repeat itself, tracing
+    changes it, or nothing could be compared.
     """
-    (tokens_a, a), (tokens_b, b) = _traced(first), _traced(second)
+    (tokens_a, a), (tokens_b, b) = first.traced(), second.traced()
     theirs = {(w.key, w.buffer): w for w in b}
     compared = skipped = 0
     for mine in a:
@@ -68,34 +98,24 @@ def bisect(first: Side, second: Side) -> Verdict:
             continue
         compared += 1
         if other.digest != mine.digest:
-            return Verdict(_locate(first, second, mine), compared, skipped, (tokens_a, tokens_b))
+            return Verdict(_locate((first, mine), (second, other)), compared, skipped, (tokens_a, tokens_b))
     if not compared:
         raise LanelockError(f"bisect: {first.name} and {second.name} have no launch in common")
     return Verdict(None, compared, skipped, (tokens_a, tokens_b))
 
 
-def _traced(side: Side) -> tuple[list[int], list[Written]]:
-    with side.open() as engine:
-        control = decode(engine, side.requests)[side.sequence].tokens
-    with side.open() as engine:
-        streams, written = trace(engine, side.requests, side.sequence)
-    if streams[side.sequence].tokens != control:
-        raise LanelockError(f"bisect: {side.name} gives other tokens when it is traced; it does not repeat itself")
-    return control, written
-
-
-def _locate(first: Side, second: Side, written: Written) -> Difference:
-    arrays = []
-    for side in (first, second):
-        with side.open() as engine:
-            arrays.append(arrays_at(engine, side.requests, written.key, side.sequence)[written.buffer])
+def _locate(*sides: tuple[Run, Written]) -> Difference:
+    """The first element that differs. Raises LanelockError where a run writes other bits than it traced."""
+    arrays = [run.array(written) for run, written in sides]
+    for (run, written), array in zip(sides, arrays, strict=True):
+        if digest_of(array) != written.digest:
+            raise LanelockError(f"bisect: {run.name} wrote {written.place} otherwise when it ran again; it does not "
+                                "repeat itself")  # fmt: skip
     a, b = arrays
     unequal = np.argwhere(~same_bits(a, b))
-    if not unequal.size:
-        raise LanelockError(f"bisect: {written.place} differed once and not again; one side does not repeat itself")
     at = tuple(int(i) for i in unequal[0])
     values = (_shown(a[at]), _shown(b[at]))
-    return Difference(written, at, values, (hexadecimal(a[at]), hexadecimal(b[at])), len(unequal), a.size)
+    return Difference(sides[0][1], at, values, (hexadecimal(a[at]), hexadecimal(b[at])), len(unequal), a.size)
 
 
 def _shown(value: np.generic) -> str:

@@ -55,6 +55,12 @@ def record(kind: str, figures: Mapping[str, Any], folder: Path = RECORDS) -> Pat
     return path
 
 
+def check_records(folder: Path = RECORDS) -> None:
+    """Raises LanelockError where no record could be written, for a command that measures first and writes last."""
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise LanelockError(f"a record cannot be written: {folder} is no folder that this user may write to")
+
+
 def newest_record(kind: str, folder: Path = RECORDS) -> str | None:
     """The file name of the newest record of a kind, or None when there is none."""
     # a kind may be the beginning of another (locks, locks-h200): the time has no dash, so the kind is all before it

@@ -118,8 +118,7 @@ def trace(engine: Engine, requests: Sequence[Request], sequence: int = 0) -> tup
     found: list[Written] = []
 
     def see(key: Key, item: Launch, use: Use, array: np.ndarray) -> None:
-        digest = hashlib.sha256(canonical(array).tobytes()).hexdigest()[:32]
-        found.append(Written(key, item.instance.kernel.name, use.ref.buffer, array.shape, digest))
+        found.append(Written(key, item.instance.kernel.name, use.ref.buffer, array.shape, digest_of(array)))
 
     watched = replace(engine, after=_Watch(engine, sequence, see))
     return decode(watched, requests), found
@@ -142,6 +141,11 @@ def arrays_at(engine: Engine, requests: Sequence[Request], key: Key, sequence: i
     if not found:
         raise KeyError(key)
     return found
+
+
+def digest_of(array: np.ndarray) -> str:
+    """Half a SHA-256 of the bits, any NaN like any other."""
+    return hashlib.sha256(canonical(array).tobytes()).hexdigest()[:32]
 
 
 def canonical(array: np.ndarray) -> np.ndarray:

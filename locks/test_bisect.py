@@ -1,17 +1,24 @@
 """Trace and bisect: tracing changes nothing, equal runs agree at every launch, a broken one is named at its first."""
 
 import dataclasses
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from harness import cli
 from harness.bisect import Side, bisect
+from harness.commits import CommitRun, last_change, sources_of, trace_words
 from harness.device import Device
+from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, decode
 from harness.trace import arrays_at, trace
+from kernels.places import ROOT
 from kernels.tuning import Tuning
 from locks.models import CONFIG, engine, prompt, tokens, weight_buffer
 from locks.support import assert_same_bits
@@ -118,6 +125,82 @@ class TestBisect:
             bisect(Side("flickering", flickering, (REQUEST,)), side(device))
 
 
+def git(folder: Path, *words: str) -> None:
+    """A git command that must succeed."""
+    who = ("-c", "user.name=lock", "-c", "user.email=lock@localhost")
+    subprocess.run(("git", "-C", str(folder), *who, *words), check=True, capture_output=True)  # noqa: S607  # any git
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout of two commits: these sources, and the same with one rounding of SwiGLU moved."""
+    if shutil.which("git") is None:
+        pytest.skip("not run: there is no git")
+    folder = tmp_path_factory.mktemp("checkout")
+    left_out = shutil.ignore_patterns("__pycache__", "records", "streams", "checkpoint")
+    for name in ("oracle", "kernels", "harness", "golden", "reports"):
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    prompt_of_peers = Path("locks/data/qwen35-ratio3/reference.npz")  # the command line looks for it
+    (folder / prompt_of_peers).parent.mkdir(parents=True)
+    shutil.copy(ROOT / prompt_of_peers, folder / prompt_of_peers)
+    (folder / "lock.json").write_text(json.dumps(CONFIG.to_dict()))
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "the same")
+    source = folder / "kernels" / "swiglu.cu"
+    text = source.read_text()
+    assert text.count("v[i] = ") == 1
+    source.write_text(text.replace("v[i] = ", "v[i] = 1.0000001f * "))
+    git(folder, "commit", "-q", "-a", "-m", "moved")
+    return folder
+
+
+class TestCommits:
+    """A run against the sources of another commit."""
+
+    def run(self, history: Path, folder: Path) -> CommitRun:
+        words = trace_words("host", "synthetic:3", str(history / "lock.json"), "a15", (5, 9, 2), 3, 1, 2)
+        return CommitRun("that commit", folder, words)
+
+    @pytest.mark.parametrize(("revision", "label"), [("HEAD~1", None), ("HEAD", "layers.0.swiglu")])
+    def test_are_told_apart_at_the_first_launch(self, history: Path, revision: str, label: str | None) -> None:
+        """Equal sources agree everywhere; a moved rounding is named with its element and both values in hex.
+
+        Red: the other process running these sources, a launch matched with another.
+        """
+        here = Side("this", lambda: engine(open_device("host"), Choice("a15", 1, 6, 2, 1)), (Request((5, 9, 2), 3),))
+        with sources_of(revision, history) as (_, folder):
+            verdict = bisect(here, self.run(history, folder))
+        found = verdict.difference
+
+        assert (found and found.written.key[:3]) == (label and (0, "prefill.first", label))
+        assert verdict.compared > (300 if label is None else 10)
+        assert verdict.skipped == 0
+        assert found is None or (found.bits[0] != found.bits[1] and found.written.buffer in ("codes", "scales"))
+        assert not folder.exists()
+
+    def test_that_are_not_there_are_refused_by_name(self, history: Path, tmp_path: Path) -> None:
+        """No git checkout, no such commit, and a commit that cannot trace are each one sentence."""
+        with pytest.raises(LanelockError, match="is not a git checkout"), sources_of("HEAD", tmp_path):
+            pass
+        with pytest.raises(LanelockError, match="is not a git checkout"), sources_of("HEAD", history / "kernels"):
+            pass
+        with pytest.raises(LanelockError, match="there is no commit '--all'"), sources_of("--all", history):
+            pass
+        with sources_of("HEAD", history) as (_, folder):
+            (folder / "harness" / "cli" / "trace.py").write_text("raise SystemExit('an older command')")
+            with pytest.raises(LanelockError, match="that commit cannot trace this run: an older command"):
+                self.run(history, folder).traced()
+
+    def test_know_the_last_change_of_a_file(self, history: Path, tmp_path: Path) -> None:
+        """The commit that recorded a golden is the last that changed its file; a file git never saw has none."""
+        first, last = (last_change(history / "kernels" / name, history) for name in ("add.cu", "swiglu.cu"))
+
+        assert first != last
+        assert last_change(history / "kernels" / "none.cu", history) is None
+        assert last_change(tmp_path, tmp_path) is None
+
+
 class TestCommands:
     """`lanelock plan`, `trace` and `bisect`."""
 
@@ -136,7 +219,10 @@ class TestCommands:
     @pytest.mark.parametrize(("words", "sentence"), [
         ("plan --program warm", "there is no 'warm' in this plan; its programs are prefill.first"),
         ("trace --weights synthetic:1 --config tiny --tokens 1 --launch nothing", "has no launch 'nothing'"),
+        ("trace --weights synthetic:1 --config tiny --tokens 1 --launch embed --number 1", "'embed' number 1"),
+        ("trace --weights synthetic:1 --config tiny --tokens 1 --out here.npz", "--out needs --launch"),
         ("bisect --weights synthetic:1 --config tiny --tokens 1", "one of --against,"),
+        ("bisect --weights synthetic:1 --config tiny --tokens 1 --against-commit no/such", "checkout"),
     ])  # fmt: skip
     def test_refuse_in_one_sentence(self, words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
         """A mistake ends with 2 and the sentence."""

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from golden.check import check, difference, stale
+from golden.check import check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import LANES, PEERS, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
@@ -89,13 +90,36 @@ class TestCheck:
         """One weight code off by one: lane, step, token, margin, then launch, buffer, element, both values in hex."""
         golden = small(device)
         broken = lambda w, choice: perturbed(device, w, choice)  # noqa: E731  # an opener
-        [outcome] = check(broken, weights(), [golden], opener(device))
+        [outcome] = check(broken, weights(), [golden], [device_reference("the other", opener(device))])
 
         assert outcome.problem.startswith("lane a15, step 0: ")
         assert "recorded margin" in outcome.problem
         assert "launch layers.2.Wo" in outcome.problem
         assert "buffer mixer, element [0, 0, 0]: this run wrote" in outcome.problem
         assert outcome.problem.count("(0x") >= 2
+
+    def test_a_fault_that_only_a_batch_shows_is_found_in_the_batch(self, device: Device) -> None:
+        """The checked run is bisected as it ran, beside the other goldens; up to the step that differs.
+
+        Red: each golden decoded alone for the bisection, where all launches agree.
+        """
+        requests = [REQUEST, Request(prompt(4, 2), 6)]
+        goldens = record(opener(device), device, "small", weights(), "a15", requests, "a lock")
+        other = device_reference("one alone", opener(device))
+        wide = lambda w, choice: (perturbed if choice.B > 1 else opened)(device, w, choice)  # noqa: E731  # an opener
+        outcomes = check(wide, weights(), goldens, [other])
+
+        assert all("launch layers.2.Wo" in o.problem and ", one alone " in o.problem for o in outcomes)
+
+    def test_says_which_runs_could_not_be_compared_with_and_which_agree(self, device: Device) -> None:
+        """A golden that no commit holds has no recording commit; a reference with the same fault agrees everywhere."""
+        golden = small(device)
+        broken = lambda w, choice: perturbed(device, w, choice)  # noqa: E731  # an opener
+        references = [commit_reference(None), device_reference("the twin", broken)]
+        [outcome] = check(broken, weights(), [golden], references)
+
+        assert f"bisect: not possible: no commit of a checkout holds golden {golden.name}" in outcome.problem
+        assert re.search(r"; bisect: all \d{3,} written buffers are those of the twin$", outcome.problem)
 
     def test_the_same_run_has_no_problem_and_nothing_is_written(self, device: Device, tmp_path: Path) -> None:
         """A check of an unchanged run is silent, and no golden file changes."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.devices import open_device
-from harness.record import record
+from harness.record import check_records, record
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
 from oracle.weights import load
@@ -49,6 +49,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def run_projections(args: argparse.Namespace) -> int:
     """Exit 1 if a projection's bits are wrong."""
+    _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
     cases = bench_projections.at_most(bench_projections.CASES, args.most, args.prefill)
     figures = bench_projections.measure(device, config, cases)
@@ -61,6 +62,7 @@ def run_projections(args: argparse.Namespace) -> int:
 
 def run_decode(args: argparse.Namespace) -> int:
     """Exit 1 if the streams of a lane disagree."""
+    _check_record(args)
     device, weights = open_device(args.device), load(args.weights, load_config(args.config))
     cases = [
         replace(c, prompt=args.prompt, count=args.n, chunk=min(c.chunk, args.prompt))
@@ -78,6 +80,11 @@ def run_decode(args: argparse.Namespace) -> int:
                "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
     _finish(args, "bench-decode", figures, ("ms", "ms_a_step_p99", "tokens_a_second", "prefill_ms", "share"))
     return 0 if all(row["streams_agree"] for row in rows) else 1
+
+
+def _check_record(args: argparse.Namespace) -> None:
+    if not args.no_record:
+        check_records()
 
 
 def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> None:

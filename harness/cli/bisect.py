@@ -2,11 +2,13 @@
 
 import argparse
 import json
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 
-from harness.bisect import Side, bisect
+from harness.bisect import Run, Side, bisect
 from harness.cli.model_input import add_model_options, open_weights, read_tokens
+from harness.commits import CommitRun, sources_of, trace_words
 from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, opened
 from kernels.tuning import tuning
@@ -25,6 +27,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--against", metavar="DEVICE", help="another device, such as cuda")
     sub.add_argument("--against-tuning", metavar="JSON", help="other lowerings, such as {\"lowering\": \"gemm_dp4a\"}")
     sub.add_argument("--against-batch", type=int, metavar="B", help="beside B - 1 other prompts")
+    sub.add_argument("--against-commit", metavar="REV", help="the sources of another commit, in a process of its own")
     sub.set_defaults(func=run, engine="host")
 
 
@@ -36,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     weights = open_weights(args)
     choice = Choice(args.lane, 1, longest, min(args.chunk, longest), args.drafts)
     first = Side(args.engine, lambda: _open(args.engine, weights, choice), (request,))
-    second = _other(args, weights, choice, request)
-    verdict = bisect(first, second)
+    with _other(args, weights, choice, request) as second:
+        verdict = bisect(first, second)
     found = verdict.difference
     if args.json:
         print(json.dumps({"compared": verdict.compared, "skipped": verdict.skipped, "tokens": verdict.tokens,
@@ -49,11 +52,23 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found is None else 1
 
 
-def _other(args: argparse.Namespace, weights: Weights, choice: Choice, request: Request) -> Side:
-    """The run to compare with: exactly one of the three ways."""
-    ways = [args.against is not None, args.against_tuning is not None, args.against_batch is not None]
-    if sum(ways) != 1:
-        raise LanelockError("bisect takes one of --against, --against-tuning and --against-batch")
+@contextmanager
+def _other(args: argparse.Namespace, weights: Weights, choice: Choice, request: Request) -> Iterator[Run]:
+    """The run to compare with: exactly one of the four ways."""
+    ways = (args.against, args.against_tuning, args.against_batch, args.against_commit)
+    if sum(way is not None for way in ways) != 1:
+        raise LanelockError("bisect takes one of --against, --against-tuning, --against-batch and --against-commit")
+    if args.against_commit is None:
+        yield _other_here(args, weights, choice, request)
+        return
+    words = trace_words(args.engine, args.weights, args.config, choice.lane, request.prompt, request.count,
+                        choice.drafts, choice.chunk)  # fmt: skip  # a trace's options
+    with sources_of(args.against_commit) as (commit, folder):
+        yield CommitRun(f"commit {commit}", folder, words)
+
+
+def _other_here(args: argparse.Namespace, weights: Weights, choice: Choice, request: Request) -> Side:
+    """The same sources, on another device, by other lowerings or in a batch."""
     if args.against is not None:
         return Side(args.against, lambda: _open(args.against, weights, choice), (request,))
     if args.against_tuning is not None:

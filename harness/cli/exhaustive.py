@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.device import NotRun
 from harness.devices import open_device
 from harness.exhaustive import CONTRACT, INPUTS, Totals, pieces, run
-from harness.record import RECORDS, record
+from harness.record import RECORDS, check_records, record
 from kernels.functions import FUNCTIONS
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.errors import LanelockError
@@ -88,6 +88,9 @@ def main(args: argparse.Namespace) -> int:
         raise LanelockError("exhaustive: --processes must be at least 1, and --first and --count lie within 2^32")
     names, missing = ways_of(args.device, args.contract)
     functions = tuple(dict.fromkeys(args.function or FUNCTIONS))
+    whole = args.count == INPUTS and functions == FUNCTIONS
+    if whole:
+        check_records(args.records)
     plan = pieces(functions, args.first, args.count)
     totals = {f: Totals() for f in functions}
     start = time.monotonic()
@@ -106,7 +109,6 @@ def main(args: argparse.Namespace) -> int:
         "functions": figures(totals, names, measured=args.truth),
     }
     equal = not any(t.differences for t in totals.values())
-    whole = args.count == INPUTS and functions == FUNCTIONS
     path = record("exhaustive", outcome, args.records) if whole else None
     if args.json:
         print(json.dumps({**outcome, "record": path and path.name}, indent=2))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from golden.check import Outcome, check, difference, stale
+from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import LANES, source, sources
 from golden.stream import Golden, read_all, replace
@@ -14,6 +14,7 @@ from harness.device import Device
 from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, opened
 from harness.progress import shown
+from harness.record import check_records
 from harness.record import record as write_record
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
@@ -39,6 +40,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
             action.add_argument("--reason", required=True, help="why these bits are the right ones")
         if name == "check":
             action.add_argument("--record", action="store_true", help="write a record of this check")
+            action.add_argument("--against-commit", metavar="REV", help="bisect a mismatch against this commit")
         if name in ("check", "list"):
             action.add_argument("--max-age", type=float, metavar="DAYS", help="fail goldens unchecked for so long")
 
@@ -91,22 +93,32 @@ def _succession(golden: Golden, old: Golden | None) -> str:
     return f"takes the place of {old.name}: {problem or 'the same tokens, logits and accept pattern'}"
 
 
-def check_all(groups: dict[tuple[str, str], list[Golden]], device: Device) -> list[Outcome]:
-    """Check every group on a device; a mismatch on a GPU is bisected against the host."""
-    reference = None if device.properties.kind == "host" else opener(open_device("host"))
+def references_of(device: Device, revision: str | None) -> list[Reference]:
+    """What a mismatch is bisected against: the host, a named commit, or the last commit and the one that recorded."""
+    host = [] if device.properties.kind == "host" else [device_reference("the host", opener(open_device("host")))]
+    return host + [commit_reference(r) for r in ([revision] if revision else ["HEAD", None])]
+
+
+def check_all(
+    groups: dict[tuple[str, str], list[Golden]], device: Device, revision: str | None = None
+) -> list[Outcome]:
+    """Check every group on a device; a mismatch is bisected."""
+    references = references_of(device, revision)
     outcomes: list[Outcome] = []
     with shown(f"checking on {device.properties.name}") as progress:
         for i, ((name, lane), goldens) in enumerate(sorted(groups.items())):
             progress(f"{name} {lane}", i, len(groups))
-            outcomes += check(opener(device), source(name).weights(), goldens, reference)
+            outcomes += check(opener(device), source(name).weights(), goldens, references)
     return outcomes
 
 
 def run_check(args: argparse.Namespace) -> int:
     """Exit 1 if any stream differs or has gone unchecked."""
     groups = selected(args)
+    if args.record:
+        check_records()
     device = open_device(args.device)
-    outcomes = check_all(groups, device)
+    outcomes = check_all(groups, device, args.against_commit)
     failed = [o for o in outcomes if o.problem]
     passed = [o.golden.name for o in outcomes if not o.problem]
     if args.record:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from harness.cli.engine_input import add_engine_options, chosen, engine_lane, engine_run
 from harness.cli.model_input import add_model_options, oracle_run, read_tokens, write_npy
+from harness.cli.output import check_output
 from harness.engine import prompt_logits
 from oracle.model import forward
 
@@ -28,6 +29,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Compute, write, and say what was written."""
     start = time.monotonic()
+    check_output(args.out, args.weights, args.config)
     tokens = read_tokens(args.tokens)
     config, logits = (from_oracle if args.engine == "oracle" else from_engine)(args, tokens)
     write_npy(args.out, logits)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from harness.cli.engine_input import add_engine_options, chosen, engine_run
 from harness.cli.logits import say
 from harness.cli.model_input import add_model_options, oracle_run, read_tokens, write_npy
+from harness.cli.output import check_output
 from harness.engine import draft_logits
 from oracle.errors import LanelockError
 from oracle.model import forward
@@ -31,6 +32,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Compute, write, and say what was written."""
     start = time.monotonic()
+    check_output(args.out, args.weights, args.config)
     tokens = read_tokens(args.tokens)
     if tokens.size < 2:
         raise LanelockError("--tokens: the draft head's first row is made of two tokens, and there is one.")

@@ -14,10 +14,11 @@ from golden.sources import LANES, source, sources
 from golden.stream import Golden, read_all
 from harness.cache import write_whole
 from harness.cli.golden import opener
+from harness.cli.output import check_output
 from harness.device import Device
 from harness.devices import open_device
 from harness.progress import shown
-from harness.record import record
+from harness.record import check_records, record
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
 from reports.accuracy import LaneAccuracy, measure, oracle_run
@@ -88,6 +89,10 @@ def table(results: list[LaneAccuracy], golden: dict[str, str]) -> Table:
 
 def run(args: argparse.Namespace) -> int:
     """Print and write what was asked for. Exit 1 where a golden does not hold."""
+    for out in filter(None, (args.markdown, args.html)):
+        check_output(out)
+    if args.record:
+        check_records()
     device = open_device(args.device)
     results, golden = collect(device, args.source, args.lane or list(LANES), args.positions)
     title = f"Accuracy of {args.source} on {device.properties.name}, {results[0].positions} positions"

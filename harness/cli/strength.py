@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from harness.cache import write_whole
-from harness.record import record
+from harness.cli.output import check_output
+from harness.record import check_records, record
 from reports.strength.campaign import Setting, measure
 from reports.strength.plan import PER_ROOM, Choice, Planting, choose
 from reports.strength.result import EQUIVALENT, UNSEEN, Strength, Verdict, as_json, grouped, tally
@@ -53,6 +54,10 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> int:
     """Exit 0 if every mutant was noticed and every anchor lives, 1 if one survived or an anchor is dead."""
     root = (args.root or checkout()).resolve()
+    if args.out:
+        check_output(args.out)
+    if args.record:
+        check_records()
     choice = Choice(tuple(args.room), tuple(args.kind), args.mutants, args.per_room, args.limit, args.seed)
     planting = choose(choice, root)
     if args.list:

@@ -179,4 +179,4 @@ class TestMistakes:
         out = tmp_path / "none" / "rows.npy"
 
         assert run("logits", "--weights", SAFETENSORS, "--tokens", "1", "--out", out) == 2
-        assert "rows.npy: cannot be written (No such file or directory)" in capsys.readouterr().err
+        assert f"rows.npy: cannot be written, because there is no folder {out.parent}" in capsys.readouterr().err

@@ -42,7 +42,7 @@ SPECIAL: tuple[Room, ...] = (
     ),
     Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
     Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
-    Room("bisect", ("harness/bisect.py", "harness/trace.py"), ("locks/test_bisect.py",)),
+    Room("bisect", ("harness/bisect.py", "harness/commits.py", "harness/trace.py"), ("locks/test_bisect.py",)),
     Room(
         "codes",
         ("kernels/codes.cuh",),
