@@ -85,7 +85,7 @@ def measure(device: Device, weights: Weights, case: Case, tuning: Tuning | None 
     with opened(device, weights, choice) as engine:
         loaded = time.perf_counter()
         entering = {b: Request(p, case.count) for b, p in enumerate(prompts(case, weights.config.vocab))}
-        _enter(engine, entering, case)
+        enter(engine, entering, case)
         first = time.perf_counter()
         prefill(engine, entering)
         device.synchronize()
@@ -99,7 +99,7 @@ def measure(device: Device, weights: Weights, case: Case, tuning: Tuning | None 
         }
 
 
-def _enter(engine: Engine, entering: Mapping[int, Request], case: Case) -> None:
+def enter(engine: Engine, entering: Mapping[int, Request], case: Case) -> None:
     """Start values of every lane, and one untimed prefill that loads modules and warms clocks."""
     for name, value in (("slot", np.arange(case.B)), ("flags", 0), ("taken", 0), ("pending", 0)):
         if name in engine.plan.buffers:
