@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from harness.device import Device
-from harness.run import run_kernel, same_bits
+from harness.run import run_kernel, run_once, same_bits
 from kernels.entry import DTYPES, Buffer, Kernel, Value, buffer_dtype, buffer_shape, instance, resolve
 
 U = 2.0**-24  # unit roundoff of float32
@@ -230,5 +230,24 @@ def assert_pitch_free(device: Device, case: Case) -> None:
 
 
 def assert_fully_written(device: Device, case: Case) -> None:
-    """What an output held before the launch shows nowhere behind it."""
+    """What an output held before the launch shows nowhere behind it, and no byte of a buffer is stored twice."""
     assert_same_outputs(case.prefilled(0x00).run(device), case.prefilled(0xA5).run(device))
+    assert_stored_once(device, case)
+
+
+def assert_stored_once(device: Device, case: Case) -> None:
+    """No byte of any buffer is stored twice in a launch: two threads that store the same number are work done twice.
+
+    Counted on the host device; on another there is nothing to count.
+    """
+    if device.properties.kind == "host":
+        counted = watched(device, case)
+        assert counted["store_bytes"] > 0, f"{case.kernel.name}: nothing was stored"
+        assert counted["stored_again"] == 0, f"{case.kernel.name}: {counted['stored_again']} bytes were stored again"
+
+
+def watched(device: Device, case: Case) -> dict[str, int]:
+    """Work of a launch of a case on the host device, with the bytes that it stores to buffers."""
+    host: Any = device.with_options(watch=True)  # type: ignore[attr-defined]  # the host device only
+    run_once(host, instance(case.kernel, **case.template), case.dims, case.inputs)
+    return dict(host.counters)

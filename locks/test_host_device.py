@@ -27,8 +27,9 @@ from harness.host.compilers import Compiler, find, zig_command
 from harness.host.library import RUNTIME, runtime
 from harness.host.thunks import library_source
 from harness.inputs import random_inputs
-from harness.run import run_kernel
+from harness.run import run_kernel, run_once
 from harness.sources import KERNELS
+from kernels.add import ADD
 from kernels.catalogue import kernel as find_kernel
 from kernels.entry import Buffer, Geometry, Instance, Kernel, Param, Scalar, instance
 from locks import host_probes as probe
@@ -736,6 +737,37 @@ class TestCounters:
         once(device, probe.RIGHT, {"chunks": 6}, CHUNKS)
 
         assert (device.counters["cp_async"], device.counters["cp_async_bytes"]) == (192, 3072)
+
+    @pytest.mark.parametrize(
+        ("body", "stored", "again"),
+        [
+            ("z[threadIdx.x] = x[threadIdx.x];", 256, 0),
+            ("z[threadIdx.x] = x[threadIdx.x]; if (threadIdx.x == 63) z[0] = x[0];", 260, 4),
+            ("z[threadIdx.x / 2] = x[threadIdx.x / 2];", 256, 128),
+            ("SHARED(float, s, [64]); s[threadIdx.x] = s[0] = 1; float t[2] = {1, 2}; z[0] = t[K % 2];", 256, 252),
+            ("reinterpret_cast<uint4*>(z)[threadIdx.x % 16] = uint4{};", 1024, 768),
+        ],
+    )
+    def test_stores_of_a_watched_kernel_are_counted(
+        self, tmp_path: Path, body: str, stored: int, again: int
+    ) -> None:
+        """Bytes stored to buffers, and those stored before, by any thread; not those of shared memory and of locals.
+
+        Red: threads that store the same number to one place, which no comparison of results can see.
+        """
+        (tmp_path / "add.cu").write_text(
+            '#include "device.cuh"\n__global__ void add(const float* x, int, const float*, int, float* z, int, int K) '
+            f"{{ {body} }}\n"
+        )
+        device = HostDevice(source_root=tmp_path, watch=True)
+        rows = np.ones((1, 64), np.float32)
+        kernel = replace(ADD, geometry=lambda _: Geometry((1, 1, 1), (64, 1, 1)))
+        counts = []
+        for _ in range(2):  # flags of the launch before are not this one's
+            run_once(device, instance(kernel), {"rows": 1, "K": 64}, {"x": rows, "y": rows})
+            counts.append((device.counters["store_bytes"], device.counters["stored_again"]))
+
+        assert counts == [(stored, again)] * 2
 
     def test_counters_begin_anew(self, host: HostDevice) -> None:
         """Counts are those of the last launch alone."""

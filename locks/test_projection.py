@@ -1,5 +1,7 @@
 """Locks of projections: every lowering computes one order, so that all of them give the same bits at any launch."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +33,8 @@ FULL = pytest.mark.full
 #: Small products: a part of a tile, slices without a block, of one size and of two, chunks that end early.
 SHAPES = [(1, 20, 96), (3, 37, 160), (8, 24, 2560)]
 WIDE = [(2, 5120, 6144), (8, 512, 17408), (1, 16384, 5120), (5, 136, 3584), (7, 136, 9216)]
-ROWS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 33]
+ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33)
+MANY = (*ROWS, 32, 63, 64, 65, 128, 264)
 NAMES = pytest.mark.parametrize("name", LOWERINGS)
 ALL_NAMES = pytest.mark.parametrize("name", FAMILY)
 
@@ -45,7 +48,18 @@ def every(*names: str) -> list[object]:
 
 def width(f: Form) -> int:
     """Rows that a block of a lowering holds."""
-    return int(f.template.get("SEQS", f.template.get("COLS", 0)))
+    return int(f.template.get("SEQS", f.template.get("COLS", 128)))
+
+
+def holder(name: str, rows: int) -> Form:
+    """The narrowest instantiation of a kernel that holds so many rows, or the widest there is."""
+    found = sorted((f for f in forms(name) if f.words == 1), key=width)
+    return next((f for f in found if width(f) >= rows), found[-1])
+
+
+def first_rows(o: Operands, rows: int) -> Operands:
+    """The same product of its first rows alone."""
+    return Operands(o.codes[:rows], o.scales[:rows], o.w, o.ws)
 
 
 def bound(o: Operands) -> np.ndarray:
@@ -106,13 +120,24 @@ class TestContract:
             o = operands(*shape, f.words)
             assert_same_bits(run(device, f, o), f.expected(o), f"{f} {shape}")
 
+    @pytest.mark.parametrize("every_row", [False, pytest.param(True, marks=FULL)])
+    @ALL_NAMES
+    def test_any_number_of_rows_is_the_contract(self, device: Device, name: str, every_row: bool) -> None:
+        """1 to 64 rows, and on both sides of a tile of 64 and 128. Red: the last row tile skipped or stored in part."""
+        o = operands(264, 9, 288, 1)
+        expected = form(name).expected(o)
+        for rows in range(1, 65) if every_row else MANY:
+            f, part = holder(name, rows), first_rows(o, rows)
+            if f.admits(part):
+                assert_same_bits(run(device, f, part), expected[:rows], f"{f} {rows} rows")
+
     @pytest.mark.parametrize("name", [n for n in FAMILY if "gemm_rows" in n])
     def test_tiles_of_many_rows_are_the_contract(self, device: Device, name: str) -> None:
-        """Rows on both sides of a tile of 128 give the contract's bits. Red: the last row tile skipped."""
+        """Rows on both sides of a tile of 128, by any number of blocks. Red: rows and outputs of a tile exchanged."""
         f = form(name)
         o = operands(130, 72, 288, f.words)
-
-        assert_same_bits(run(device, f, o), f.expected(o), str(f))
+        for grid in (1, 2, 3):
+            assert_same_bits(run(device, f, o, grid=grid), f.expected(o), f"{f} {grid}")
 
     @FULL
     @pytest.mark.parametrize(("rows", "N", "K"), WIDE)
@@ -147,10 +172,10 @@ class TestExactIntegers:
     """Where every step is exact the result is the integers themselves."""
 
     @ALL_NAMES
-    @pytest.mark.parametrize("K", [96, 1184])
-    def test_ones_give_their_number(self, device: Device, name: str, K: int) -> None:
+    @pytest.mark.parametrize(("words", "K"), [(1, 96), (1, 1184), (2, 1184)])
+    def test_ones_give_their_number(self, device: Device, name: str, words: int, K: int) -> None:
         """Codes and scales of one sum to K in every output. Red: an element dropped or doubled, a K step of 48."""
-        f = form(name)
+        f = form(name, words)
         ones = operands(1, 33, K, f.words)
         codes = np.zeros_like(ones.codes)
         codes[:, -1] = 1
@@ -162,10 +187,10 @@ class TestExactIntegers:
     @NAMES
     def test_one_hot_rows_return_the_last_weights(self, device: Device, name: str, words: int) -> None:
         """A one at each of the last 256 positions returns that weight. Red: the last chunk skipped, two K swapped."""
-        f = form(name, words)
-        K, per = 384, 1 if name == "gemv_rows" else 64
+        f = form(name, words) if name != "gemv_rows" else Form(name, {"WORDS": words, "SEQS": 8})
+        K, per = 384, 8 if name == "gemv_rows" else 64
         o = operands(1, 20, K, f.words, seed=2)
-        for start in range(0, 256, per) if per > 1 else range(0, 256, 17):
+        for start in range(0, 256, per):
             where = K - 256 + start + np.arange(per)
             codes = np.zeros((per, f.words, K), np.int8)
             codes[np.arange(per), -1, where] = 1
@@ -206,7 +231,7 @@ class TestInvariance:
 
         assert_same_bits(run(device, f, o, grid=grid), f.expected(o), str(f))
 
-    @pytest.mark.parametrize("splits", [2, 3, 5, 8])
+    @pytest.mark.parametrize("splits", range(2, 9))
     @pytest.mark.parametrize("name", able(splits=2))
     def test_splits_do_not_matter(self, device: Device, name: str, splits: int) -> None:
         """Planes of any split add up to the bits of no split. Red: a slice in two planes, planes by split."""
@@ -215,7 +240,7 @@ class TestInvariance:
 
         assert_same_bits(run(device, f, o, splits=splits), f.expected(o), str(f))
 
-    @pytest.mark.parametrize("warps", [1, 2, 3, 8])
+    @pytest.mark.parametrize("warps", range(1, 9))
     @pytest.mark.parametrize("name", knobs("warps"))
     def test_tile_height_does_not_matter(self, device: Device, name: str, warps: int) -> None:
         """Tiles of any number of panels give the same bits. Red: a panel taken from the neighbour's tile."""
@@ -224,16 +249,16 @@ class TestInvariance:
 
         assert_same_bits(run(device, f, o, warps=warps), f.expected(o), str(f))
 
-    @pytest.mark.parametrize("name", ["gemv_register", "gemm_tc"])
-    def test_width_of_the_batch_does_not_matter(self, device: Device, name: str) -> None:
-        """Row 0 of 1 to 33 rows has the same bits at the widths of the model (case 18). Red: a choice by rows."""
-        wide = operands(33, 4, 5120, 1)
-        alone = form(name).expected(Operands(wide.codes[:1], wide.scales[:1], wide.w, wide.ws))
+    @pytest.mark.parametrize("K", [544, *(pytest.param(K, marks=FULL) for K in (5120, 6144, 17408))])
+    @ALL_NAMES
+    def test_width_of_the_batch_does_not_matter(self, device: Device, name: str, K: int) -> None:
+        """Row 0 of 1 to 33 rows has the bits that it has alone (case 18). Red: a form or an order chosen by rows."""
+        o = operands(33, 4, K, 1)
+        alone = run(device, holder(name, 1), first_rows(o, 1))
         for n in ROWS:
-            o = Operands(wide.codes[:n], wide.scales[:n], wide.w, wide.ws)
-            f = next(f for f in forms(name) if f.words == 1 and width(f) >= min(n, 8))
-
-            assert_same_bits(run(device, f, o)[:1], alone, f"{f} {n} rows")
+            f, part = holder(name, n), first_rows(o, n)
+            if f.admits(part):
+                assert_same_bits(run(device, f, part)[:1], alone, f"{f} {n} rows")
 
 
 class TestEdges:
@@ -288,8 +313,8 @@ class TestMemory:
     def test_odd_tiles_of_many_blocks(self, device: Device, name: str, rows: int, N: int) -> None:
         """Rows and outputs that fill no tile, by any number of blocks, are the contract (case 33)."""
         f, o = form(name), operands(rows, N, 288, 1)
-        for grid in (1, 2, 7, 66, 131, 132):
-            assert_same_bits(run(device, f, o, grid=grid), f.expected(o), f"{f} {grid}")
+        for grid, splits in itertools.product((1, 2, 7, 66, 131, 132), (1, 8) if name in able(splits=8) else (1,)):
+            assert_same_bits(run(device, f, o, grid=grid, splits=splits), f.expected(o), f"{f} {grid} {splits}")
 
 
 class TestRefusals:

@@ -8,8 +8,8 @@ from harness.device import Device
 from harness.ptx import census
 from harness.run import run_once
 from kernels.projections import panel_bytes
-from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, form, forms, operands, run
-from locks.support import assert_same_bits
+from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run
+from locks.support import assert_same_bits, watched
 from oracle.bits import projection as contract
 
 RINGS = [f for n in FAMILY for f in forms(n) if "STAGES" in f.template and f.words == 1]
@@ -57,15 +57,22 @@ def ceil_to(a: int, step: int) -> int:
 
 
 def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
-    """What a lowering must do: 4-element dots of threads or products of warps, and bytes of 16-byte copies."""
+    """What a lowering must do: 4-element dots of threads or products of warps, 16-byte loads, bytes of copies."""
     words, blocks, t = f.words, K // 32, f.template
     if f.name == "gemv_rows":
-        return {"dp4a": ceil_to(N, 2) * int(t["SEQS"]) * words * blocks * 8}
+        tall, seqs = ceil_to(N, 2), int(t["SEQS"])
+        # two rows of weights share each load of activations
+        return {"dp4a": tall * seqs * words * blocks * 8, "load16": tall * (2 + seqs * words) * blocks}
     if f.name.startswith("gemv"):
-        tall = ceil_to(N, 16) if f.name == "gemv_staged" else ceil_to(N, 4)
-        return {"dp4a": tall * ceil_to(rows, int(t["SEQS"])) * words * blocks * 8}
+        tall, seqs = ceil_to(N, 16) if f.name == "gemv_staged" else ceil_to(N, 4), int(t["SEQS"])
+        wide = ceil_to(rows, seqs)
+        staged = tall // 16 * wide * words * 2 if f.name == "gemv_staged" else 0
+        loads = tall * (wide // seqs + wide * words) * 2 + staged
+        return {"dp4a": tall * wide * words * blocks * 8, "load16": loads * blocks}
     if f.name == "gemm_dp4a":
-        return {"dp4a": ceil_to(N, 64) * ceil_to(rows, 32) * words * blocks * 8}
+        tall, wide = ceil_to(N, 64), ceil_to(rows, 32)
+        tiles = tall // 64 * (wide // 32)
+        return {"dp4a": tall * wide * words * blocks * 8, "load16": tiles * (64 + 32 * words) * 2 * blocks}
     if f.name == "gemm_mma":
         return {"mma_s8": ceil_to(N, 16) * ceil_to(rows, 16) * words * blocks // 128, "dp4a": 0}
     if "stream" in f.name:
@@ -98,37 +105,48 @@ class TestWork:
     @pytest.mark.parametrize("f", [pytest.param(form(n, w), id=f"{n}-{w}") for n in LOWERINGS for w in (1, 2)]
                              + [pytest.param(form(n), id=n) for n in Q4_LOWERINGS])  # fmt: skip  # two lists
     def test_counts_are_the_formula(self, device: Device, f: Form) -> None:
-        """Dots, products and copied bytes equal the formula. Red: more threads than outputs, wrapping (fault 13)."""
+        """Dots, products, loads and copied bytes equal the formula, and outputs are stored once each.
+
+        Red: more threads than outputs, wrapping (fault 13); the same number stored by two threads.
+        """
         if device.properties.kind != "host":
             pytest.skip("not run: work is counted on the host device only")
         rows, N, K = 1 if f.name == "gemv_rows" else 5, 70, 1024
-        case = f.case(operands(rows, N, K, f.words))
-        run_once(device, f.instance, case.dims, case.inputs)
-        expected = work(f, rows, N, K)
+        counted = watched(device, f.case(operands(rows, N, K, f.words)))
+        expected = {**work(f, rows, N, K), "store_bytes": rows * N * 4, "stored_again": 0}
 
-        counted = device.counters  # type: ignore[attr-defined]  # the host device only
         assert {k: counted[k] for k in expected} == expected
 
+    @pytest.mark.parametrize("name", able(splits=8))
+    def test_planes_are_stored_once(self, device: Device, name: str) -> None:
+        """A split stores 8 planes, each element once, whatever the split. Red: a slice stored by two blocks."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        f = form(name)
+        for splits in (2, 5, 8):
+            counted = watched(device, f.case(operands(3, 70, 288, f.words), splits=splits))
 
-#: Kernel -> families of instructions that it must hold, and those of its neighbours that it must not.
+            assert (counted["store_bytes"], counted["stored_again"]) == (8 * 3 * 70 * 4, 0), f"{f} {splits}"
+
+
+#: Families of instructions that a kernel must hold, and those of its neighbours that it must not.
+_TILE = ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "shuffle", "wgmma", "bulk"})
+_STREAM = ({"mma", "bulk", "mbarrier", "ldmatrix"}, {"dp4a", "wgmma"})
 HOLDS = {
     "gemv_register": ({"dp4a", "shuffle"}, {"mma", "cp.async", "barrier"}),
     "gemv_staged": ({"dp4a", "shuffle", "barrier"}, {"mma", "cp.async"}),
     "gemv_rows": ({"dp4a", "barrier"}, {"mma", "cp.async", "shuffle"}),
     "gemm_dp4a": ({"dp4a", "barrier"}, {"mma", "cp.async"}),
     "gemm_mma": ({"mma"}, {"dp4a", "cp.async", "barrier"}),
-    "gemm_tc": ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "wgmma", "bulk"}),
-    "gemm_tc_q4": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
-    "gemm_tc_tiled": ({"mma", "cp.async", "cp.async.wait", "barrier"}, {"dp4a", "wgmma", "bulk"}),
-    "gemm_rows": ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "wgmma", "bulk"}),
-    "projection_stream": ({"mma", "bulk", "mbarrier", "ldmatrix"}, {"dp4a", "wgmma"}),
+    **dict.fromkeys((n for n in FAMILY if n.startswith(("gemm_tc", "gemm_rows"))), _TILE),
+    **dict.fromkeys((n for n in FAMILY if n.startswith("projection_stream")), _STREAM),
 }
 
 
 class TestInstructions:
     """A lowering is made of the instructions it is named for."""
 
-    @pytest.mark.parametrize("name", HOLDS)
+    @pytest.mark.parametrize("name", FAMILY)
     def test_holds_its_own_and_not_its_neighbours(self, name: str) -> None:
         """The PTX holds each family that the lowering is for and none of another. Red: a lowering that is a copy."""
         f = form(name)

@@ -1,13 +1,22 @@
 """Locks: the commands import, inspect and export, called as a user calls them."""
 
+import functools
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from harness.cli import main
+from harness.device import Device
+from harness.engine import Choice
+from harness.engine.session import opened
 from locks.oracle.checkpoints import PEER, PEER_GGUF, hf_folder, hf_tensors
-from oracle.weights import load
+from oracle.errors import LanelockError
+from oracle.weights import QuantisedWeights, export_gguf, load, save
 
 
 class TestWeightCommands:
@@ -96,3 +105,47 @@ class TestWeightCommands:
         assert (code, told.out, told.err.count("\n")) == (2, "", 1)
         assert "lacks tensor 'mtp.norm.weight'" in told.err
         assert not (tmp_path / "w").exists()
+
+
+@functools.cache
+def wide_files(folder: Path) -> dict[str, Path]:
+    """One model in every kind of file; in row 3 of layer 0's down projection a weight of five million, fit for Q8_0."""
+    tensors = load_file(PEER / "model.safetensors")
+    name = next(n for n in tensors if n.endswith("layers.0.mlp.down_proj.weight"))
+    tensors[name][3, 40] = 5e6
+    files = {"hugging-face": folder / "hf", "lanelock": folder / "w", "gguf": folder / "w.gguf"}
+    files["hugging-face"].mkdir()
+    shutil.copy(PEER / "config.json", files["hugging-face"])
+    save_file(tensors, files["hugging-face"] / "model.safetensors")
+    save(QuantisedWeights(load(files["hugging-face"])), files["lanelock"])
+    export_gguf(load(files["lanelock"]), files["gguf"])
+    return files
+
+
+class TestQ4Lane:
+    """Weights that four bits cannot hold are refused by name."""
+
+    @pytest.mark.parametrize("engine", ["host", "oracle"])
+    @pytest.mark.parametrize("source", ["hugging-face", "lanelock", "gguf"])
+    def test_a_weight_without_a_q4_scale_is_named(self, source: str, engine: str, capsys: pytest.CaptureFixture[str],
+                                                  tmp_path_factory: pytest.TempPathFactory) -> None:
+        """Tensor, row and block are told from any kind of file, and no token is printed.
+
+        Red: an infinite scale stored, which makes NaN of every output of its row.
+        """
+        path = wide_files(tmp_path_factory.getbasetemp())[source]
+        chosen = ["--weights", str(path), "--engine", engine, "--lane", "q4"]
+        code = main(["decode", *chosen, "--tokens", "1,2", "--n", "1"])
+        told = capsys.readouterr()
+
+        assert (code, told.out) == (2, "")
+        assert "layers.0.Wd: row 3, block 1 needs a Q4 scale that is infinite in fp16." in told.err
+
+    def test_nothing_is_allocated_before_the_refusal(self, tmp_path: Path, device: Device) -> None:
+        """A device that cannot even allocate hears of no refused weights. Red: an engine left half loaded."""
+        weights = load(wide_files(tmp_path)["lanelock"])
+        nothing: Any = SimpleNamespace(properties=device.properties)
+        with pytest.raises(LanelockError, match=r"weights: layers\.0\.Wd: row 3, block 1"), opened(
+            nothing, weights, Choice(lane="q4")
+        ):
+            pass

@@ -70,7 +70,8 @@ class Place:
     def project(self, x: F64, name: str) -> F64:
         """Quantise as the lane does and multiply by that tensor."""
         lane, w = self.run.lane, self.run.weights.tensor(self.tensors + name)
-        return projection(quantize(x, lane.activations), w, partial(weight_values, weights=lane.weights))
+        values = partial(weight_values, weights=lane.weights, name=self.tensors + name)
+        return projection(quantize(x, lane.activations), w, values)
 
 
 def block(place: Place, x: F64, state: GdnState | Cache) -> tuple[F64, GdnState | Cache]:

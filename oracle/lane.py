@@ -73,13 +73,14 @@ def parse(name: str) -> Lane:
     return Lane(name, lane.activations, lane.weights, state, cache)
 
 
-def weight_values(w: Tensor, weights: str) -> F64:
+def weight_values(w: Tensor, weights: str, name: str = "matrix") -> F64:
     """Values of whole rows of a projection in a lane's weight format.
 
     Shapes: w [N, K] -> [N, K]. Rows are independent in every format, so a block of rows may be asked for.
     Units:  those of w.
     Error:  the format's.
-    Source: the contract. Raises LanelockError where the format starts from Q8_0 and w is not.
+    Source: the contract. Raises LanelockError, naming the matrix, where the format starts from Q8_0 and w is not, or
+            where it cannot hold a value.
     """
     if weights == "q8_0":
         return dense(w)
@@ -87,7 +88,7 @@ def weight_values(w: Tensor, weights: str) -> F64:
         raise LanelockError(f"{weights} weights are made from Q8_0, and these are not quantised.")
     match weights:
         case "q4":
-            return q4_decode(q4_from_q8_0(w))
+            return q4_decode(q4_from_q8_0(w, name))
         case "e4m3_rows":
             return e4m3_rows_decode(e4m3_rows_encode(dense(w)))
         case "e4m3_blocks":

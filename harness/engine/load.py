@@ -7,8 +7,9 @@ import numpy as np
 from kernels.plan import Plan
 from kernels.storage import STAGE
 from oracle.errors import LanelockError
-from oracle.formats import Q8_0
+from oracle.formats import Q8_0, check_q4
 from oracle.model_weights import Weights
+from oracle.weights.synthetic import SyntheticWeights
 
 Write = Callable[[str, np.ndarray], None]
 #: Makes a tensor on the device: (tensor, codes buffer, scales buffer).
@@ -43,6 +44,21 @@ def load_weights(
         if f"load.{tensor}" in plan.programs:
             _stage(plan, tensor, value, write)
             run(f"load.{tensor}")
+
+
+def check_weights(plan: Plan, weights: Weights) -> None:
+    """Refuse weights that a form of the plan cannot hold, before anything is made for them.
+
+    Raises LanelockError naming tensor, row and block.
+    """
+    # synthetic scales lie near 1 / sqrt(K) by their rule, and 27 GB of them would take minutes to make here
+    if isinstance(weights, SyntheticWeights):
+        return
+    for program, items in plan.programs.items():
+        if any(item.instance.kernel.name == "q8_to_q4" for item in items):
+            value = weights.tensor(program.removeprefix("load."))
+            if isinstance(value, Q8_0):
+                check_q4(value, f"weights: {program.removeprefix('load.')}")
 
 
 def _make(plan: Plan, tensor: str, run: Callable[[str], None], make: Make) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.device import Argument, Device, Graph, Memory
 from harness.engine.generate import maker
-from harness.engine.load import load_weights
+from harness.engine.load import check_weights, load_weights
 from kernels.entry import DTYPES
 from kernels.plan import Launch, Plan, Ref
 from kernels.programs import Setting
@@ -100,6 +100,7 @@ def open_engine(device: Device, setting: Setting, plan: Plan, weights: Weights) 
 
     Raises BuildError, DeviceError for too little memory, LanelockError for weights that do not fit.
     """
+    check_weights(plan, weights)
     instances = {_key(item): item.instance for items in plan.programs.values() for item in items}
     built = {key: device.build(inst) for key, inst in instances.items()}
     memory = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values()}

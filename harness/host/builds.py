@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.cache import cache_key, cache_root, cached, write_whole
 from harness.device import BuildError
 from harness.host.arguments import Slot, slots
-from harness.host.compilers import Compiler
+from harness.host.compilers import WATCH_FLAGS, Compiler
 from harness.host.library import RUNTIME, Runtime
 from harness.host.thunks import bound, bounds_source, library_source, refuse_assembly, symbol, thunk
 from harness.sources import KERNELS, closure, closure_text
@@ -43,8 +43,9 @@ def _identity_of(inst: Instance) -> str:
 class Builder:
     """Builds with one compiler for one processor level from one folder of sources; keeps what it has loaded."""
 
-    def __init__(self, compiler: Compiler, march: str, root: Path, runtime: Runtime) -> None:
-        """Nothing is compiled before it is asked for."""
+    def __init__(self, compiler: Compiler, march: str, root: Path, runtime: Runtime, *, watched: bool = False) -> None:
+        """Nothing is compiled before it is asked for. A watched kernel reports what it stores."""
+        self.watched = watched
         self.compiler, self.march, self.root, self.runtime = compiler, march, root, runtime
         self.flags = (*compiler.flags(march), "-DLANELOCK_HOST", f"-I{RUNTIME}", f"-I{root}", f"-I{KERNELS}")
         self._built: dict[str, Built] = {}
@@ -88,7 +89,7 @@ class Builder:
             # a library names its source by path only in debug output, so equal text in an overlay shares the entry
             self._closures[source] = cache_key(
                 "host kernel 2", *self.compiler.command, self.compiler.version, *self.compiler.flags(self.march),
-                closure_text(source), headers,
+                *(WATCH_FLAGS if self.watched else ()), closure_text(source), headers,
             )
         return self._closures[source]
 
@@ -121,7 +122,11 @@ class Builder:
         text = output.with_suffix(".cpp")
         text.write_text(library_source(source, group) + bounds_source(source.read_text(), group))
         names = ", ".join(inst.expression for inst in group)
-        self.compiler.compile([text], output, self.flags, f"{source.name} ({names}) on the host device")
+        what = f"{source.name} ({names}) on the host device"
+        if self.watched:
+            self.compiler.compile_watched(text, output, self.flags, what)
+        else:
+            self.compiler.compile([text], output, self.flags, what)
         text.unlink()
 
     def _load(self, inst: Instance, library: Path, index: int) -> None:

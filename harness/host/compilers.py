@@ -33,6 +33,9 @@ CONTRACT_FLAGS = (
 #: other things, also of code that never runs (13.3 of an empty array in delta_chunk), so only releases whose verdict on
 #: every kernel is known refuse.
 PROOFS = {"12": ("-Werror=aggressive-loop-optimizations", "-Werror=array-bounds")}
+#: The accesses of a kernel that is watched call the hooks of watch.h. Without optimisation every store of the source is
+#: a store, and compilation is short.
+WATCH_FLAGS = ("-fsanitize=thread", "-O0", "-include", "watch.h")
 NAMES = ("g++", "clang++", "zig")
 ALIASES = {"gcc": "g++", "clang": "clang++"}
 _ERROR = re.compile(r"^(?P<where>[^\s:][^:\n]*:\d+)(?::\d+)?: (?:fatal )?error: (?P<what>.*)$", re.MULTILINE)
@@ -66,7 +69,18 @@ class Compiler:
 
     def compile(self, sources: Sequence[Path], output: Path, flags: Sequence[str], what: str) -> None:
         """Make a shared library. Raises BuildError with the compiler's first error, its file and line."""
-        command = [*self.command, *flags, "-shared", "-o", str(output), *map(str, sources)]
+        self._run([*flags, "-shared", "-o", str(output), *map(str, sources)], what)
+
+    def compile_watched(self, source: Path, output: Path, flags: Sequence[str], what: str) -> None:
+        """Make a shared library that calls a hook at every access to memory. Raises as `compile`."""
+        # linked by itself: with the flag the compiler would add its own checker behind the hooks
+        made = output.with_suffix(".o")
+        self._run([*flags, *WATCH_FLAGS, "-c", "-o", str(made), str(source)], what)
+        self._run(["-shared", "-o", str(output), str(made)], what)
+        made.unlink()
+
+    def _run(self, arguments: Sequence[str], what: str) -> None:
+        command = [*self.command, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise BuildError(f"{what}: {first_error(done.stderr)} ({self.version})")

@@ -33,6 +33,8 @@ from kernels.entry import Geometry, Instance
 _ERRORS: dict[int, type[DeviceError]] = {OUT_OF_BOUNDS: OutOfBounds, DIVERGENCE: Divergence}
 
 
+#: Options that decide how kernels are compiled.
+BUILDING = ("march", "compiler", "source_root", "watch")
 #: A room with at most this many instantiations is built as one library: they cost little more than one alone.
 BUNDLE = 16
 
@@ -63,7 +65,7 @@ class HostDevice:
         self.march = march_of_machine() if self.options.march is None else self.options.march
         self._runtime: Runtime = runtime(self.compiler, self.march)
         root = self.options.source_root or KERNELS
-        self._builder = Builder(self.compiler, self.march, root.resolve(), self._runtime)
+        self._builder = Builder(self.compiler, self.march, root.resolve(), self._runtime, watched=self.options.watch)
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.properties = Properties(
             "host", "host", self.march or os.uname().machine, 1, 227 << 10, pages, self.compiler.version, "none"
@@ -72,7 +74,7 @@ class HostDevice:
     def with_options(self, **changes: Any) -> "HostDevice":
         """A device with other choices that shares this one's builds unless the compiler or sources change."""
         options = replace(self.options, **changes)
-        if any(getattr(options, n) != getattr(self.options, n) for n in ("march", "compiler", "source_root")):
+        if any(getattr(options, n) != getattr(self.options, n) for n in BUILDING):
             return HostDevice(options)
         other = object.__new__(HostDevice)
         other.__dict__.update(self.__dict__)
@@ -85,6 +87,8 @@ class HostDevice:
 
         dp4a, load16, store16, cp_async and atomics count threads; shuffles, votes, mma_s8, mma_e4m3 and ldmatrix count
         warp instructions as a GPU issues them (five shuffles a value of a warp reduction); barriers count blocks.
+        Of a watched kernel, store_bytes counts the bytes that it stores to buffers, and stored_again those which the
+        same launch stored before.
         """
         return self._runtime.counts()
 
@@ -144,7 +148,8 @@ class HostDevice:
     def build(self, instance: Instance) -> Built:
         """Compile an instantiation, or find it in the cache. Raises BuildError."""
         built = self._builder.find(instance)
-        return built or self._builder.build([instance, *neighbours(instance)])[0]
+        # a watched kernel runs in few locks, and alone
+        return built or self._builder.build([instance, *([] if self.options.watch else neighbours(instance))])[0]
 
     def build_many(self, instances: Sequence[Instance]) -> list[Built]:
         """Compile instantiations together, one library a source: far faster than one by one. Raises BuildError."""

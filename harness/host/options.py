@@ -20,6 +20,7 @@ class HostOptions:
     align: buffers and shared arrays end (or start) at a guard page, so that reading past (before) them is an error.
     march: `x86-64-v3` and the like, None for the best this processor has; compiler: its path or name, None to find one.
     source_root: the folder that kernel sources are read from, None for the package's own.
+    watch: kernels count the bytes that they store to buffers, and run several times slower.
     """
 
     schedule: Schedule = "ascending"
@@ -28,6 +29,7 @@ class HostOptions:
     march: str | None = None
     compiler: str | None = None
     source_root: Path | None = None
+    watch: bool = False
 
     def __post_init__(self) -> None:
         for name, value, words in (

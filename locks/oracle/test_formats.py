@@ -21,6 +21,7 @@ from oracle.formats import (
     a15_encode,
     a15_join,
     a15_split,
+    check_q4,
     q4_decode,
     q4_from_q8_0,
     q4_pack,
@@ -189,6 +190,24 @@ class TestQ4:
 
         with pytest.raises(LanelockError, match=r"Wd: row 0, block 0 .* infinite"):
             q4_from_q8_0(q, "Wd")
+
+    @pytest.mark.parametrize(
+        ("scale", "code", "is_refused"),
+        [(3582, -128, False), (3584, -128, True), (-3584, -128, True), (3610, 127, False), (3612, 127, True),
+         (65504, 7, False), (65504, -8, False), (65504, 8, True), (np.inf, 1, True)],
+    )  # fmt: skip  # a table
+    def test_a_scale_is_refused_from_the_first_that_overflows(self, scale: float, code: int, is_refused: bool) -> None:
+        """The check of a matrix finds each side of the limit, for kept blocks and others, and says where.
+
+        Red: a limit of scales that some code still overflows below; the place of another block.
+        """
+        codes, scales = np.ones((3, 64), np.int8), np.full((3, 2), 3584, np.float16)
+        codes[2, 40], scales[2, 1] = code, scale
+        if not is_refused:
+            check_q4(Q8_0(codes, scales), "Wd")
+            return
+        with pytest.raises(LanelockError, match=r"^Wd: row 2, block 1 needs a Q4 scale that is infinite in fp16"):
+            check_q4(Q8_0(codes, scales), "Wd")
 
     def test_bytes_hold_pairs_low_first_biased_by_eight(self) -> None:
         """Byte i holds element 2i in its low and 2i + 1 in its high half."""

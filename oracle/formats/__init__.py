@@ -24,7 +24,7 @@ from oracle.formats.e4m3 import (
     e4m3_rows_encode,
 )
 from oracle.formats.half import bf16_decode, bf16_encode, bf16_round, f16_decode, f16_encode, f16_round
-from oracle.formats.q4 import Q4, q4_decode, q4_from_q8_0, q4_pack, q4_unpack
+from oracle.formats.q4 import Q4, check_q4, q4_decode, q4_from_q8_0, q4_pack, q4_unpack
 from oracle.formats.q8_0 import BLOCK, Q8_0, q8_0_decode, q8_0_encode, round_half_away
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "bf16_decode",
     "bf16_encode",
     "bf16_round",
+    "check_q4",
     "e4m3_blocks_decode",
     "e4m3_blocks_encode",
     "e4m3_decode",

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from oracle.errors import LanelockError
 from oracle.formats.q8_0 import BLOCK, Q8_0
 
+#: The least Q8_0 scale whose Q4 scale may overflow: 128/7 of the float16 before it is 65499, which rounds to 65504.
+LARGE = np.float16(3584)
+
 
 @dataclass(frozen=True, slots=True)
 class Q4:
@@ -30,22 +33,43 @@ def q4_from_q8_0(q: Q8_0, name: str = "matrix") -> Q4:
     Error:  at most half of s4 an element, none in a kept block.
     Source: the contract. Raises LanelockError, naming the matrix, where s4 is infinite in fp16.
     """
+    check_q4(q, name)
     codes = q.codes.reshape(*q.scales.shape, BLOCK).astype(np.float32)
     s = q.scales.astype(np.float32)
-    keep = np.all((codes >= -8) & (codes <= 7), axis=-1)
-    m = np.abs(codes).max(axis=-1, initial=np.float32(0))
-    with np.errstate(over="ignore"):
-        s4 = (s * m / np.float32(7)).astype(np.float16)
+    keep, s4 = _scales(codes, s)
     scales = np.where(keep, q.scales, s4)
-    if np.isinf(scales).any():
-        row, block = np.argwhere(np.isinf(scales))[0]
-        raise LanelockError(f"{name}: row {row}, block {block} needs a Q4 scale that is infinite in fp16.")
     # s4 is zero only where s is: such a block is zero whatever its codes.
     divisor = np.where(s4 == 0, np.float32(1), s4.astype(np.float32))
     with np.errstate(invalid="ignore"):
         narrow = np.clip(np.rint(codes * s[..., None] / divisor[..., None]), -8, 7)
     chosen = np.where(keep[..., None], codes, narrow)
     return Q4(chosen.astype(np.int8).reshape(q.codes.shape), scales)
+
+
+def check_q4(q: Q8_0, name: str = "matrix") -> None:
+    """Refuse a Q8_0 matrix that has no Q4 form; codes are read only where the scale is large enough to overflow.
+
+    Shapes: codes [N, K], scales [N, K/32].
+    Units:  as in `q4_from_q8_0`.
+    Error:  none.
+    Source: the contract. Raises LanelockError, naming the matrix, where a Q4 scale is infinite in fp16.
+    """
+    large = np.argwhere(np.abs(q.scales) >= LARGE)
+    where = tuple(large.T)
+    codes = q.codes.reshape(*q.scales.shape, BLOCK)[where].astype(np.float32)
+    keep, s4 = _scales(codes, q.scales[where].astype(np.float32))
+    bad = np.isinf(np.where(keep, q.scales[where], s4))
+    if bad.any():
+        row, block = large[bad][0]
+        raise LanelockError(f"{name}: row {row}, block {block} needs a Q4 scale that is infinite in fp16.")
+
+
+def _scales(codes: NDArray[np.float32], s: NDArray[np.float32]) -> tuple[NDArray[np.bool_], NDArray[np.float16]]:
+    """Of blocks [..., 32]: whether every code fits as it is, and the scale where one does not."""
+    keep = np.asarray(np.all((codes >= -8) & (codes <= 7), axis=-1))
+    m = np.abs(codes).max(axis=-1, initial=np.float32(0))
+    with np.errstate(over="ignore"):
+        return keep, (s * m / np.float32(7)).astype(np.float16)
 
 
 def q4_decode(q: Q4) -> NDArray[np.float64]:

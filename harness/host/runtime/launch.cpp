@@ -99,6 +99,7 @@ static void prepare(const Launch& l) {
   machine.check_raised = check_raised;
   machine.product_s8 = product_s8;
   machine.product_e4m3 = product_e4m3;
+  machine.stored = stored;
   begin_shared();
   forget_bulk_copies();
 }

@@ -5,7 +5,7 @@
 #define LANELOCK_COUNTERS(X)                                                                                          \
   X(blocks) X(threads) X(barriers) X(syncwarps) X(collectives) X(shuffles) X(votes) X(dp4a) X(mma_s8) X(mma_e4m3)      \
   X(ldmatrix) X(load16) X(store16) X(cp_async) X(cp_async_bytes) X(atomics) X(polls) X(cluster_barriers) X(bulk_copies) \
-  X(bulk_bytes) X(wgmma)
+  X(bulk_bytes) X(wgmma) X(store_bytes) X(stored_again)
 
 namespace lane_rt {
 
@@ -150,6 +150,7 @@ struct Machine {
   void (*check_raised)(const void* flag, bool cluster);
   void (*product_s8)(const Fragments8&, int (*out)[8]);  // [16][8]
   void (*product_e4m3)(const Fragments8&, double (*out)[8]);
+  void (*stored)(const char* address, unsigned long bytes);  // by a kernel that is watched
 };
 
 }  // namespace lane_rt

@@ -64,6 +64,21 @@ const Region* region_of(const char* address) {
   return address < r.mapping + r.mapped ? &r : nullptr;
 }
 
+// Counts a store of a watched kernel to a buffer; shared memory and stacks are no buffers.
+void stored(const char* address, unsigned long bytes) {
+  auto* r = const_cast<Region*>(region_of(address));
+  if (!r || address < r->base || address + bytes > r->end) return;
+  const auto size = static_cast<size_t>(r->end - r->base);
+  if (!r->stored) r->stored = static_cast<uint8_t*>(malloc(size));
+  if (r->launch != machine.launch) memset(r->stored, 0, size);
+  r->launch = machine.launch;
+  machine.count.store_bytes += bytes;
+  for (uint8_t* flag = r->stored + (address - r->base); bytes; --bytes, ++flag) {
+    machine.count.stored_again += *flag;
+    *flag = 1;
+  }
+}
+
 static bool describe_change(const Region& r, char* text, size_t room) {
   const char* at = find_changed_canary(r.pages, r.base, r.canary);
   if (!at) at = find_changed_canary(r.end, r.pages_end, r.canary);
@@ -88,7 +103,12 @@ extern "C" void* lanelock_alloc(const char* name, size_t bytes, size_t align, in
     munmap(mapping, pages + 2 * GUARD);
     return nullptr;
   }
-  Region r{mapping, pages + 2 * GUARD, mapping + GUARD, mapping + GUARD + pages, nullptr, nullptr, CANARY[align_end != 0], {}};
+  Region r{};
+  r.mapping = mapping;
+  r.mapped = pages + 2 * GUARD;
+  r.pages = mapping + GUARD;
+  r.pages_end = r.pages + pages;
+  r.canary = CANARY[align_end != 0];
   const uintptr_t first = reinterpret_cast<uintptr_t>(r.pages);
   const uintptr_t at = align_end ? (first + pages - bytes) / align * align : (first + align - 1) / align * align;
   r.base = reinterpret_cast<char*>(at);
@@ -111,6 +131,7 @@ extern "C" void lanelock_free(void* address) {
   const Region* r = region_of(static_cast<char*>(address));
   if (!r) return;
   munmap(r->mapping, r->mapped);
+  free(r->stored);
   const size_t i = static_cast<size_t>(r - regions);
   memmove(regions + i, regions + i + 1, (--region_count - i) * sizeof(Region));
 }

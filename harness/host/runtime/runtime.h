@@ -79,6 +79,8 @@ struct Region {
   char *pages, *pages_end;
   char *base, *end;  // what belongs to the caller
   uint16_t canary;
+  uint8_t* stored;            // a flag a byte: the launch stored it; null until a watched kernel does
+  unsigned long long launch;  // of the flags
   char name[96];
 };
 char* reserve(size_t bytes);  // inaccessible addresses
@@ -87,6 +89,7 @@ void close_pages(char* from, size_t bytes);
 void fill_canary(char* from, const char* to, uint16_t canary);
 const char* find_changed_canary(const char* from, const char* to, uint16_t canary);
 const Region* region_of(const char* address);  // the region whose mapping holds the address
+void stored(const char* address, unsigned long bytes);
 // shared.cpp
 char* place_shared(SharedArray*);
 char* dynamic_shared(unsigned align);
