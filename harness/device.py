@@ -54,6 +54,7 @@ class Properties:
     memory: int
     compiler: str
     driver: str
+    poisons: bool = True  # fresh memory is full of POISON; not where a checker looks for reads of unset memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from oracle.errors import LanelockError
 #: The checkout, and the folder that its records go to.
 ROOT = Path(harness.__file__).parents[1]
 RECORDS = ROOT / "reports" / "records"
+#: Several commands of one night each leave a record: those before do not make the sources other than the commit's.
+NOT_RECORDS = ":(exclude)reports/records"
 
 #: What nvidia-smi is asked for. A release that does not know one of the names refuses the whole question, so each
 #: is then asked alone; the last is the older name of the one before it.
@@ -73,7 +75,7 @@ def circumstances() -> dict[str, Any]:
     return {
         # a copy of the checkout on a test machine has no .git: who copied it says the commit
         "commit": _git("rev-parse", "HEAD") or os.environ.get("LANELOCK_COMMIT"),
-        "dirty": None if (changes := _git("status", "--porcelain")) is None else bool(changes),
+        "dirty": None if (changes := _git("status", "--porcelain", "--", ".", NOT_RECORDS)) is None else bool(changes),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": cpu_name(),

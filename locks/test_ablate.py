@@ -1,10 +1,12 @@
 """Parts of a program: every launch of a layer belongs to one, and what is left out is that part and no other."""
 
+import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from harness import cli
 from harness.ablate import GROUPS, OUTSIDE, groups, without
 from harness.devices import open_device
 from kernels.lanes import lane
@@ -81,3 +83,38 @@ class TestProfile:
             assert sum(row["launches"] for row in rows) == found["launches"]
             assert all(row["ms_alone"] > 0 and row["floor_ms"] > 0 for row in rows)
         assert found["ms"] > 0
+
+
+class TestCommand:
+    """`lanelock ablate`."""
+
+    def test_prices_each_part_and_says_that_it_is_no_stream(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A line a part, every launch in one of them; no token is printed. Red: a part taken for a lane."""
+        words = "ablate --prompt 3 --repeats 1 --drafts 1 --program verify --json"
+        assert cli.main(words.split()) == 0
+        said = json.loads(capsys.readouterr().out)
+
+        assert {row["name"] for row in said["parts"]} == {*GROUPS, OUTSIDE}
+        assert all(row["launches"] > 0 and row["ms_alone"] > 0 for row in said["parts"])
+        assert "is no stream" in said["note"]
+        assert "tokens" not in said
+
+    def test_prices_the_part_that_was_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """`--skip` names the parts of the table."""
+        assert cli.main(["ablate", "--prompt", "3", "--repeats", "1", "--skip", "ffn"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+
+        assert [line.split()[0] for line in lines[1:]] == ["ffn", "step"]
+        assert lines[-1].endswith("computes nothing and is no stream")
+
+    @pytest.mark.parametrize(("words", "sentence"), [
+        ("--program warm", "there is no 'warm' in this plan; its programs are prefill.first"),
+        ("--repeats 0", "--repeats: 0 is not at least 1"), ("--batch 0", "--batch: 0 is not"),
+        ("--lane a9", "'a9'"), ("--device gpu", "unknown device 'gpu'"),
+    ])  # fmt: skip
+    def test_refuses_in_one_sentence(self, words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A mistake ends with 2 and the sentence."""
+        assert cli.main(["ablate", *words.split()]) == 2
+        told = capsys.readouterr().err
+        assert sentence in told
+        assert told.count("\n") == 1

@@ -26,6 +26,7 @@ RECORDS = {
     ("golden check", "--record"): "golden check --device cuda:99 --record",
     ("report accuracy", "--record"): "report accuracy --device cuda:99 --record",
     ("strength", "--record"): "strength --root /missing --record",
+    ("sanitize", "--record"): "sanitize --record",
 }
 
 

@@ -28,6 +28,8 @@ COMMANDS = (
     "plan",
     "trace",
     "bisect",
+    "ablate",
+    "sanitize",
 )
 
 

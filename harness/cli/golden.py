@@ -3,15 +3,16 @@
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import LANES, source, sources
 from golden.stream import Golden, read_all, replace
-from harness.device import Device
-from harness.devices import open_device
+from harness.device import Device, NotRun
+from harness.devices import available, check_choice, open_device
 from harness.engine import Choice, Engine, Request, opened
 from harness.progress import shown
 from harness.record import check_records
@@ -33,7 +34,8 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         action = actions.add_parser(name, help=text)
         action.add_argument("--source", choices=[s.name for s in sources()], help="one model alone")
         action.add_argument("--lane", action="append", metavar="L", help="this lane (may be given again; default: all)")
-        action.add_argument("--device", default="host", help="host, cuda or cuda:N (default: host)")
+        every = ", or all" if name == "check" else ""
+        action.add_argument("--device", default="host", help=f"host, cuda or cuda:N{every} (default: host)")
         action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(func=func)
         if name == "record":
@@ -113,28 +115,44 @@ def check_all(
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Exit 1 if any stream differs or has gone unchecked."""
+    """Exit 1 if any stream differs or has gone unchecked. Raises NotRun where no device could be opened."""
     groups = selected(args)
     if args.record:
         check_records()
-    device = open_device(args.device)
-    outcomes = check_all(groups, device, args.against_commit)
-    failed = [o for o in outcomes if o.problem]
-    passed = [o.golden.name for o in outcomes if not o.problem]
+    opened_, missing = devices_of(args.device)
+    checks = {d.properties.name: check_all(groups, d, args.against_commit) for d in opened_.values()}
+    rows = {name: {"passed": [o.golden.name for o in outcomes if not o.problem],
+                   "problems": {o.golden.name: o.problem for o in outcomes if o.problem}}
+            for name, outcomes in checks.items()}  # fmt: skip  # a map
+    every = [g for group in groups.values() for g in group]
     if args.record:
-        figures = {"device": device.properties.name, "passed": passed, "failed": [o.golden.name for o in failed]}
-        write_record("golden", figures)
-    late = stale((o.golden for o in outcomes), args.max_age) if args.max_age is not None else []
+        passed = [g.name for g in every if all(g.name in row["passed"] for row in rows.values())]
+        write_record("golden", {"passed": passed, "devices": rows, "not_run": missing})
+    late = stale(every, args.max_age) if args.max_age is not None else []
     if args.json:
-        problems = {o.golden.name: o.problem for o in failed}
-        print(json.dumps({"device": device.properties.name, "passed": passed, "problems": problems, "stale": late}))
+        print(json.dumps({"devices": rows, "not_run": missing, "stale": late}))
     else:
-        for outcome in failed:
-            print(f"FAILED {outcome.golden.name}: {outcome.problem}")
-        for name in late:
-            print(f"STALE {name}: not checked for {args.max_age:g} days")
-        print(f"{len(passed)} golden streams hold on {device.properties.name}, {len(failed)} differ, {len(late)} stale")
-    return 1 if failed or late else 0
+        print("\n".join(_check_lines(rows, missing, late, args.max_age)))
+    return 1 if late or any(row["problems"] for row in rows.values()) else 0
+
+
+def devices_of(choice: str) -> tuple[dict[str, Device], dict[str, str]]:
+    """The devices of a choice and the reason for each that is not here. Raises NotRun if there is none."""
+    check_choice(choice)
+    found, missing = available(choice)
+    if not found:
+        raise NotRun("; ".join(missing.values()))
+    return found, missing
+
+
+def _check_lines(
+    rows: dict[str, dict[str, Any]], missing: dict[str, str], late: list[str], days: float | None
+) -> Iterator[str]:
+    for name, row in rows.items():
+        yield from (f"FAILED {golden} on {name}: {problem}" for golden, problem in row["problems"].items())
+        yield f"{len(row['passed'])} golden streams hold on {name}, {len(row['problems'])} differ"
+    yield from (f"{name} not run: {reason}" for name, reason in missing.items())
+    yield from (f"STALE {name}: not checked for {days:g} days" for name in late)
 
 
 def run_list(args: argparse.Namespace) -> int:

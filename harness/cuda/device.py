@@ -13,7 +13,7 @@ from harness.cuda.context import Context
 from harness.cuda.gpus import list_gpus
 from harness.cuda.graph import Capture, CudaGraph
 from harness.cuda.launch import DEFAULT_SHARED, Built, check_geometry, configuration, pack
-from harness.cuda.memory import GUARD, GUARD_BYTE, check_guard, footprint, guards, place
+from harness.cuda.memory import GUARD, GUARD_BYTE, WATCHED, check_guard, footprint, guards, place
 from harness.device import POISON, Argument, DeviceError, Memory, NotRun, OutOfBounds, Properties
 from harness.workers import SHARERS, budget, memory_budget
 from kernels.entry import Geometry, Instance
@@ -28,6 +28,8 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         listing = list_gpus()
         gpu = listing.require(index)
+        left_out = os.environ.get(WATCHED, "").split(",")
+        self._guarded = "guards" not in left_out
         self.properties = Properties(
             name=gpu.name,
             kind="cuda",
@@ -37,6 +39,7 @@ class CudaDevice:
             memory=gpu.memory,
             compiler=version_text(),
             driver="CUDA {}.{}".format(*(listing.driver or (0, 0))),
+            poisons="poison" not in left_out,
         )
         self.uuid = gpu.uuid
         self.budget = memory_budget()
@@ -53,7 +56,7 @@ class CudaDevice:
         """Guarded memory filled with POISON. Raises DeviceError when the GPU or this worker's budget has no room."""
         context = self._context
         context.enter(f"alloc of {name}")
-        total = footprint(nbytes, align)
+        total = footprint(nbytes, align) if self._guarded else max(nbytes, 1)
         if self.budget is not None and self._held + total > self.budget:
             raise DeviceError(
                 f"{context.label}: buffer {name} of {nbytes} bytes exceeds this worker's budget of {self.budget} "
@@ -61,10 +64,11 @@ class CudaDevice:
             )
         base = int(context.ok(context.api.cuMemAlloc(total), f"alloc of {nbytes} bytes for {name}"))
         self._held += total
-        memory = Memory(name, place(base, align), nbytes, (base, total))
-        for address, _ in guards(memory):
+        memory = Memory(name, place(base, align) if self._guarded else base, nbytes, (base, total))
+        for address, _ in guards(memory) if self._guarded else ():
             context.set_bytes(address, GUARD_BYTE, GUARD, f"guard of {name}")
-        context.set_bytes(memory.address, POISON, nbytes, f"poison of {name}")
+        if self.properties.poisons:
+            context.set_bytes(memory.address, POISON, nbytes, f"poison of {name}")
         context.settle(f"poison of {name}")
         return memory
 
@@ -104,7 +108,7 @@ class CudaDevice:
         """Raise OutOfBounds, naming the last kernels, buffer and byte, if a guard changed."""
         self.synchronize()
         who = f"{self._context.label}: {self._context.last or 'a kernel'}"
-        for address, offset in guards(memory):
+        for address, offset in guards(memory) if self._guarded else ():
             check_guard(memory, offset, self._context.fetch(address, GUARD, f"guard of {memory.name}"), who)
 
     def _span(self, memory: Memory, offset: int, count: int, verb: str) -> None:

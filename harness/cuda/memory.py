@@ -11,6 +11,10 @@ GUARD = 4096
 #: What a guard holds. Not the poison of a buffer (0xFF), so that a stray copy of poison shows.
 GUARD_BYTE = 0xA5
 
+#: Names what is left out for a memory checker that watches this process: `guards`, or `guards,poison`. A stray into a
+#: guard is no stray to it, and poisoned memory is set.
+WATCHED = "LANELOCK_WATCHED"
+
 #: Alignment that the driver gives every allocation.
 DRIVER_ALIGN = 256
 
