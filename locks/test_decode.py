@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, decode
-from harness.engine.decode import Stream
+from harness.engine import Choice, Engine, Request, captured, decode
+from harness.engine.decode import Stream, prefill
+from kernels.entry import Instance
 from kernels.plan import Launch
+from locks.device_probes import SPIN
 from locks.models import CONFIG, LANES, POISONED, engine, poisoned, prompt, run, slot_state, tokens, with_logits
 from locks.support import Arrays, assert_same_bits, assert_same_outputs
 from oracle.errors import LanelockError
+from reports import bench_decode
+from reports.bench_decode import Case
 
 LONG = Request(prompt(20), 10)
 BATCH = [Request(prompt(20), 10), Request(prompt(1, 2), 6), Request(prompt(5, 3), 12), Request(prompt(12, 4), 1)]
@@ -149,6 +153,18 @@ class TestStops:
         assert tokens(run(device, choice, [LONG])) == [alone(device, "a15", LONG)[0].tokens]
 
 
+def enter(e: Engine, request: Request) -> None:
+    """A sequence in the only lane, its prompt consumed."""
+    bench_decode.enter(e, {0: request}, Case("", 1, len(request.prompt), request.count))
+    prefill(e, {0: request})
+
+
+def stepped(e: Engine) -> np.ndarray:
+    """Logits of one step more."""
+    e.run("step")
+    return e.read("logits").copy()
+
+
 class TestGraphs:
     """Programs captured once and replayed."""
 
@@ -170,11 +186,83 @@ class TestGraphs:
 
         assert_same_outputs(seen[1], seen[0])
 
+    @pytest.mark.nightly
+    def test_captured_at_position_100_replays_to_1200(self, device: Device) -> None:
+        """Handed case 20: 1100 steps from one capture, across every chunk of the context and every split, are eager's.
+
+        Red: what a length at capture decides: a grid, a split, a branch.
+        """
+        seen = []
+        for capture in (captured, lambda e: e):
+            with engine(device, Choice("a15", 1, 1204, 100), sms=64) as e:
+                enter(e, Request(prompt(100), 1104))
+                run_it = capture(e)
+                seen.append(np.stack([stepped(run_it) for _ in range(1100)]))
+                assert e.read("position")[0] == 1200
+
+        assert_same_bits(seen[0], seen[1])
+
+    @pytest.mark.parametrize("name", ["current", "position", "residual", "state.0", "keys.3"])
+    def test_a_buffer_that_moved_between_replays_is_refused_until_it_is_captured_again(
+        self, device: Device, name: str
+    ) -> None:
+        """Handed case 20: input, scratch and state at another address: no replay reads what stands at the old one.
+
+        Captured again, the steps are eager's. Red: a graph that replays stale pointers.
+        """
+        with engine(device, Choice("a15", 1, 40, 20)) as e:
+            enter(e, LONG)
+            expected = [stepped(e) for _ in range(4)]
+        with engine(device, Choice("a15", 1, 40, 20, graphs=True)) as e:
+            enter(e, LONG)
+            found = [stepped(e) for _ in range(2)]
+            old = e.memory[name]
+            fresh = device.alloc(name, old.nbytes, 256)
+            device.write(fresh, device.read(old))
+            device.fill(old, 0)
+            moved = replace(e, memory={**e.memory, name: fresh})
+            with pytest.raises(LanelockError, match="program step was captured over other buffers"):
+                moved.run("step")
+            again = captured(replace(moved, graphs={}))
+            found += [stepped(again) for _ in range(2)]
+            device.free(fresh)
+
+        assert_same_bits(np.stack(found), np.stack(expected))
+
+    def test_a_replay_on_another_stream_waits_for_what_was_written(self, device: Device) -> None:
+        """Handed case 20: tokens written, and steps replayed on a second stream, behind 10 ms of other work: eager's.
+
+        Red: a copy that does not wait, or is not waited for.
+        """
+        if device.properties.kind == "host":
+            pytest.skip("not run: a host stream runs everything at once")
+        busy = device.build(Instance(SPIN))
+        with engine(device, Choice("a15", 1, 40, 20)) as e:
+            enter(e, LONG)
+            expected = [stepped(e) for _ in range(4)]
+        with engine(device, Choice("a15", 1, 40, 20, graphs=True)) as e:
+            enter(e, LONG)
+            stream, word, found = device.stream(), device.alloc("word", 4), []
+            for _ in range(4):
+                token = e.read("current").copy()
+                e.write("current", np.zeros(1, np.int32))
+                device.launch(busy, SPIN.geometry({}), [word, 20_000_000], stream)
+                e.write("current", token)
+                device.launch(busy, SPIN.geometry({}), [word, 20_000_000], stream)
+                e.run("step", stream)
+                found.append(e.read("logits").copy())
+            device.free(word)
+
+        assert_same_bits(np.stack(found), np.stack(expected))
+
     def test_another_program_between_replays_changes_nothing(self, device: Device) -> None:
-        """A draft graph, replayed between a step and the reading of its results, leaves them as they were."""
+        """A draft graph, replayed between a step and the reading of its results, leaves them as they were.
+
+        Handed case 20: so does the hidden state. Red: scratch of one graph over the output of another.
+        """
         with engine(device, Choice("a15", 1, 40, 8, 1, graphs=True)) as e:
             decode(e, [LONG])
-            before = {n: e.read(n).copy() for n in ("logits", "position", "accepted", "history")}
+            before = {n: e.read(n).copy() for n in ("logits", "hidden", "position", "accepted", "history")}
             e.run("draft")
 
             assert_same_outputs({n: e.read(n) for n in before}, before)
@@ -286,15 +374,23 @@ class TestSpeculation:
 
     @pytest.mark.parametrize("k", [1, 2, 3, 4])
     def test_prompts_as_long_as_the_verify_window_are_prompts(self, device: Device, k: int) -> None:
-        """Handed case 15: prompts of 1 to k + 3 tokens, and chunks of k + 1, give the plain stream and a state."""
-        requests = [Request(prompt(n, 10 + n), 6) for n in range(1, k + 4)]
+        """Handed case 15: prompts of 1 to k + 3 tokens, and last chunks of k + 1, give the plain stream and state.
+
+        Red: the kind of a pass taken from its shape.
+        """
+        requests = [Request(prompt(n, 10 + n), 6) for n in (*range(1, k + 4), 8 + k + 1)]
         expected = tokens(run(device, Choice("a15", 4, 20, 8), requests))
         for width in (k + 1, 8):
             assert tokens(run(device, Choice("a15", 4, 20, width, k), requests)) == expected
-        with engine(device, Choice("a15", 1, 20, k + 1, k)) as e:
-            decode(e, [Request(prompt(k + 1, 11 + k), 1)])
-            state = slot_state(e, 0)
-        assert all(np.any(state[f"state.{i}"] != 0) for i in range(3))
+        for length in (k + 1, 8 + k + 1):
+            states = []
+            for choice in (Choice("a15", 1, 20, 8, k), Choice("a15", 1, 20, k + 1, k), Choice("a15", 1, 20, 1)):
+                with engine(device, choice) as e:
+                    decode(e, [Request(prompt(length, 11), 1)])
+                    states.append(consumed(slot_state(e, 0), length))
+            assert all(np.any(states[0][f"state.{i}"] != 0) for i in range(3))
+            assert_same_outputs(states[0], states[2])
+            assert_same_outputs(states[1], states[2])
 
     @pytest.mark.parametrize("k", [1, 3])
     def test_plain_steps_between_verifies_change_nothing(self, device: Device, k: int) -> None:
@@ -305,6 +401,29 @@ class TestSpeculation:
                 pushed = forced(e, truth, PATTERNS["mixed"])
                 streams = decode(pushed, PAIR, plain=lambda step, kind=kind: (step + kind) % 3 == 0)  # type: ignore[misc]
                 assert tokens(streams) == truth
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("k", [1, 2, 3])
+    def test_two_hundred_steps_of_any_kind_keep_the_state_of_plain_decoding(self, device: Device, k: int) -> None:
+        """Handed case 14: any right drafts, any plain steps: state, ring and cache at each commit are plain's.
+
+        Red: a plain step that reads the state of a row of the verify before it.
+        """
+        requests, wide = [replace(r, count=200) for r in PAIR], Choice("a8+s16+kv16", 2, 210, 9)
+        plain_states: dict[tuple[int, int], Arrays] = {}
+        with engine(device, wide) as e:
+            truth = tokens(decode(snapshots(e, "step", plain_states), requests))
+        draw = np.random.default_rng(k).integers(0, [[4, 4, 3]], (200, 3)).tolist()
+        found: dict[tuple[int, int], Arrays] = {}
+        with engine(device, replace(wide, drafts=k)) as e:
+            pushed = forced(e, truth, lambda step, b: int(draw[step][b]))
+            streams = decode(snapshots(pushed, "commit", found), requests, plain=lambda step: draw[step][2] == 0)
+        compared = sorted(set(found) & set(plain_states))
+
+        assert tokens(streams) == truth
+        assert len(compared) > 100
+        for at in compared:
+            assert_same_outputs(found[at], plain_states[at])
 
     @pytest.mark.parametrize("k", [2, 4])
     def test_drafts_depend_on_the_accepted_prefix_alone(self, device: Device, k: int) -> None:

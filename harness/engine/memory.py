@@ -24,7 +24,8 @@ After = Callable[[str, Launch], None]
 class Engine:
     """A plan on a device. memory: plan buffer name -> device memory; built: C++ expression -> built kernel.
 
-    graphs: programs that replay what was captured once. after: called after every launch; it makes all runs eager.
+    graphs: programs that replay what was captured once, over the buffers in `frozen`. after: called after every launch;
+    it makes all runs eager.
     """
 
     device: Device
@@ -33,6 +34,7 @@ class Engine:
     memory: Mapping[str, Memory]
     built: Mapping[tuple[str, str], Any]
     graphs: Mapping[str, Graph] = field(default_factory=dict)
+    frozen: Mapping[str, Memory] | None = None
     after: After | None = None
 
     def read(self, name: str) -> np.ndarray:
@@ -50,8 +52,13 @@ class Engine:
         self.device.write(self.memory[name], flat.view(np.uint8), offset * dtype.itemsize)
 
     def run(self, program: str, stream: Any = None) -> None:
-        """Launch a program once, in order: its graph where it was captured."""
+        """Launch a program once, in order: its graph where it was captured.
+
+        Raises LanelockError for a graph of other buffers than the engine has.
+        """
         if program in self.graphs and self.after is None:
+            if self.memory is not self.frozen:
+                raise LanelockError(f"program {program} was captured over other buffers; capture the engine again")
             self.graphs[program].replay(stream)
             return
         for item in self.plan.programs[program]:
@@ -88,7 +95,7 @@ def captured(engine: Engine) -> Engine:
             with engine.device.capture() as stream:
                 replace(engine, graphs={}).run(program, stream)
             graphs[program] = stream.graph
-    return replace(engine, graphs=graphs)
+    return replace(engine, graphs=graphs, frozen=engine.memory)
 
 
 def _key(item: Launch) -> tuple[str, str]:
