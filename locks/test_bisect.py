@@ -17,7 +17,7 @@ from harness.commits import CommitRun, last_change, sources_of, trace_words
 from harness.device import Device
 from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, decode
-from harness.trace import arrays_at, trace
+from harness.trace import Written, arrays_at, digest_of, trace
 from kernels.places import ROOT
 from kernels.tuning import Tuning
 from locks.models import CONFIG, engine, prompt, tokens, weight_buffer
@@ -199,6 +199,37 @@ class TestCommits:
         assert first != last
         assert last_change(history / "kernels" / "none.cu", history) is None
         assert last_change(tmp_path, tmp_path) is None
+
+
+@dataclasses.dataclass
+class Told:
+    """A run that wrote one buffer once, and says what it wrote."""
+
+    name: str
+    traced_as: np.ndarray
+    again: np.ndarray
+
+    def traced(self) -> tuple[None, list[Written]]:
+        key, wrote = (0, "step", "head", 0), self.traced_as
+        return None, [Written(key, "gemm", "logits", wrote.shape, digest_of(wrote))]
+
+    def array(self, _written: Written) -> np.ndarray:
+        return self.again
+
+
+class TestRepetition:
+    """A run that is asked again for what it wrote."""
+
+    def test_must_write_what_it_wrote_when_it_was_traced(self) -> None:
+        """The element is looked for in the same bits that differed. Red: a difference of a run from itself."""
+        one, two = np.float32([1, 2]), np.float32([1, 3])
+        found = bisect(Told("a", one, one), Told("b", two, two)).difference
+
+        assert found is not None
+        assert (found.element, found.values) == ((1,), ("2.0", "3.0"))
+        for first, second in ((Told("a", one, two), Told("b", two, two)), (Told("b", one, one), Told("a", two, one))):
+            with pytest.raises(LanelockError, match=r"bisect: a wrote .* launch head .* does not repeat itself"):
+                bisect(first, second)
 
 
 class TestCommands:

@@ -21,13 +21,13 @@ SAMPLES = {
         ========= Invalid __global__ write of size 4 bytes
         =========     at planted_stray(float *, int)+0xa0
         =========     by thread (0,0,0) in block (0,0,0)
-        =========     Access at 0x7f2aa5200100 is out of bounds
+        =========     Access to 0x7f2aa5200100 is out of bounds
         =========     and is 1 bytes after the nearest allocation at 0x7f2aa5200000 of size 256 bytes
         =========
         ========= Invalid __global__ read of size 16 bytes
         =========     at void lane::gemm_tc<(int)2, (int)8>(const signed char *, const float *, int)+0x1d0
         =========     by thread (3,0,0) in block (7,0,0)
-        =========     Access at 0x7f2aa5200200 is misaligned
+        =========     Access to 0x7f2aa5200200 is misaligned
         =========
         ========= ERROR SUMMARY: 2 errors
     """,
@@ -63,7 +63,8 @@ CLEAN["racecheck"] = f"{HEAD}========= RACECHECK SUMMARY: 0 hazards displayed (0
 
 def sample(tool: str) -> str:
     """A log as the tool writes it."""
-    return textwrap.dedent(SAMPLES[tool]).strip() + "\n"
+    lines = textwrap.dedent(SAMPLES[tool]).strip().splitlines()
+    return "".join(line.ljust(len("========= ")) + "\n" for line in lines)  # the mark's space stays on an empty line
 
 
 def row(finding: Finding) -> tuple[str, str]:
@@ -88,7 +89,7 @@ class TestLog:
 
         assert row(first) == ("planted_stray", "Invalid __global__ write of size 4 bytes")
         assert row(second) == ("gemm_tc", "Invalid __global__ read of size 16 bytes")
-        assert second.detail[-1] == "Access at 0x7f2aa5200200 is misaligned"
+        assert second.detail[-1] == "Access to 0x7f2aa5200200 is misaligned"
 
     def test_of_a_complaint_about_no_kernel_names_none(self) -> None:
         """An API error is a finding too."""
@@ -96,6 +97,17 @@ class TestLog:
         log = parse("memcheck", text + "========= ERROR SUMMARY: 1 error\n")
 
         assert [f.kernel for f in log.findings] == [""]
+
+    def test_of_a_buffer_read_back_is_what_the_ledger_explains(self) -> None:
+        """A host's read of unset bytes is no kernel's; a kernel's own read stays unexplained. Red: both excused."""
+        text = (
+            "========= Host API memory access error at host access to 0x7fe448800200 of size 256 bytes\n"
+            "=========     Uninitialized access to 0x7fe448800280 on access by cudaMemcpy source\n========= \n"
+        )
+        logs = [parse("initcheck", text + "========= ERROR SUMMARY: 1 error\n")]
+
+        assert judge("initcheck", logs, read_ledger(), 3).status == "clean"
+        assert judge("initcheck", [*logs, parse("initcheck", sample("initcheck"))], read_ledger(), 3).status == "found"
 
     def test_takes_no_line_of_the_program_for_one_of_the_tool(self) -> None:
         """A program that prints a summary of its own changes nothing. Red: a lock that writes its own clean log."""
@@ -187,7 +199,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     gpu = Gpu(0, "a GPU", "", (9, 0), 132, 232448, 1 << 30)
     monkeypatch.setattr(sanitize, "list_gpus", lambda: Gpus((gpu,), None, ""))
-    planted = {t: sample(t).split("=========\n")[0] + CLEAN[t].replace("0", "1") for t in TOOLS}  # the first complaint
+    planted = {t: sample(t).split("========= \n")[0] + CLEAN[t].replace("0", "1") for t in TOOLS}  # the first complaint
     return {"planted": planted, "locks": dict(CLEAN), "outcomes": {"a[cuda]": "passed", "b[cuda]": "not run"}}
 
 

@@ -39,12 +39,12 @@ class Compiled:
         return self.reports[name]
 
 
-def compile_instances(instances: Sequence[Instance], arch: str) -> Compiled:
+def compile_instances(instances: Sequence[Instance], arch: str, options: Sequence[str] = ()) -> Compiled:
     """One program with these instantiations of one room. Raises BuildError, or NotRun for an unknown architecture."""
     sources = {inst.kernel.source for inst in instances}
     if len(sources) != 1:
         raise LanelockError(f"one program compiles one source, not {sorted(sources)}")
-    return compile_file(KERNELS / sources.pop(), [inst.expression for inst in instances], arch)
+    return compile_file(KERNELS / sources.pop(), [inst.expression for inst in instances], arch, options)
 
 
 def compile_file(source: Path, expressions: Sequence[str], arch: str, options: Sequence[str] = ()) -> Compiled:

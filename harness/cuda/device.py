@@ -23,9 +23,10 @@ class CudaDevice:
     """One GPU. Raises NotRun when it is not there; see harness.device.Device for what each method does.
 
     uuid is the GPU's own; budget is what this process may hold of its memory in bytes, guards included, or None.
+    options go to the compiler beside the contract's, such as `--ptxas-options=-O1`: no bit may depend on them.
     """
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, options: Sequence[str] = ()) -> None:
         listing = list_gpus()
         gpu = listing.require(index)
         left_out = os.environ.get(WATCHED, "").split(",")
@@ -45,6 +46,7 @@ class CudaDevice:
         self.budget = memory_budget()
         if self.budget is None and int(os.environ.get(SHARERS, "1")) > 1:
             self.budget = budget(gpu.memory, int(os.environ[SHARERS]))
+        self._options = tuple(options)
         self._clusters = gpu.capability >= (9, 0)
         self._context = Context(index)
         self._built: dict[str, Built] = {}
@@ -129,7 +131,7 @@ class CudaDevice:
         key = f"{instance.kernel.name}: {instance.expression}"
         if key in self._built:
             return self._built[key]
-        program = compile_instances((instance,), arch)
+        program = compile_instances((instance,), arch, self._options)
         what = f"load of {instance.expression} for {arch} from {version_text()} under {self.properties.driver}"
         context.enter(what)
         module = context.ok(context.api.cuModuleLoadData(program.cubin), what)
