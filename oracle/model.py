@@ -30,13 +30,12 @@ from typing import Literal
 import numpy as np
 
 from oracle.arrays import F64, I64
-from oracle.blocks import Place, Run, block
+from oracle.blocks import Place, Run, block, rounded_projection
 from oracle.embedding import dense
 from oracle.errors import LanelockError
 from oracle.model_weights import head_name
-from oracle.projection import projection
-from oracle.quantize import quantize
 from oracle.rms_norm import rms_norm
+from oracle.roundings import of_row_norm
 from oracle.state import State, empty_state
 
 Rows = Literal["last", "all", "none"]
@@ -69,6 +68,8 @@ def forward(run: Run, tokens: I64, state: State | None = None, rows: Rows = "las
         x, after = block(Place(run, f"layers.{i}.", f"layer{i}.", state.position), x, before)
         layers.append(after)
     hidden = rms_norm(x, dense(run.weights.tensor("on")), run.config.eps)
+    units = of_row_norm(run.config.d)
+    hidden = run.roundings.result("final_norm", hidden, lambda: units * np.abs(hidden))
     run.record("final_norm", hidden)
     first = {"last": tokens.shape[1] - 1, "all": 0, "none": tokens.shape[1]}[rows]
     logits = head(run, hidden[:, first:])
@@ -91,7 +92,8 @@ def head(run: Run, hidden: F64) -> F64:
     """
     if hidden.shape[1] == 0:
         return np.empty((hidden.shape[0], 0, run.config.vocab))
-    return projection(quantize(hidden, run.lane.head_activations), run.weights.tensor(head_name(run.config)))
+    w = run.weights.tensor(head_name(run.config))
+    return rounded_projection(run, "logits", hidden, w, dense, run.lane.head_activations)
 
 
 def _check(run: Run, tokens: I64, state: State) -> None:

@@ -21,7 +21,7 @@ from harness.progress import shown
 from harness.record import check_records, record
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
-from reports.accuracy import LaneAccuracy, measure, oracle_run
+from reports.accuracy import LaneAccuracy, measure, truth_of
 from reports.accuracy_page import HEADER, markdown, page, rows
 
 POSITIONS = 96
@@ -56,7 +56,7 @@ def text_of(name: str, count: int) -> tuple[int, ...]:
 def collect(device: Device, name: str, lanes: list[str], count: int) -> tuple[list[LaneAccuracy], dict[str, str]]:
     """Accuracy of each lane, and whether its golden streams hold on this device."""
     weights, tokens = source(name).weights(), text_of(name, count)
-    truth = oracle_run(weights, "f64", tokens)
+    truth = truth_of(weights, tokens)
     results: list[LaneAccuracy] = []
     golden: dict[str, str] = {}
     with shown(f"accuracy on {device.properties.name}") as progress:

@@ -12,7 +12,7 @@ import pytest
 from locks.oracle.exact import rel_l2
 from locks.oracle.reference import BOUND, draft_logits, held, prompt_logits, recorded, variant
 from oracle import attention as attention_room
-from oracle import blocks, conv, delta_rule, mtp, qk_norm_rope, rope
+from oracle import blocks, conv, delta_rule, mtp, qk_norm_rope, rope, roundings
 from oracle.functions import sigmoid, silu
 from oracle.model_weights import HeldWeights
 from oracle.rms_norm import rms_norm
@@ -147,7 +147,7 @@ def scan_with(step: Callable[..., object]) -> Callable[[pytest.MonkeyPatch], Non
 
     def patch(m: pytest.MonkeyPatch) -> None:
         m.setattr(delta_rule, "step", step)
-        m.setattr(blocks, "chunked", RIGHT_RULE)
+        m.setattr(roundings, "chunked", RIGHT_RULE)
 
     return patch
 

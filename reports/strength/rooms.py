@@ -41,6 +41,12 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_plan.py", "locks/test_decode.py"),
     ),
     Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
+    Room(
+        "accuracy",
+        ("reports/accuracy*.py", "reports/error_bound.py", "harness/observed.py"),
+        ("locks/test_accuracy.py",),
+    ),
+    Room("state_drift", ("reports/state_drift.py",), ("locks/test_state_drift.py",)),
     Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
     Room("bisect", ("harness/bisect.py", "harness/commits.py", "harness/trace.py"), ("locks/test_bisect.py",)),
     Room(
@@ -105,6 +111,7 @@ SPECIAL: tuple[Room, ...] = (
         "model blocks state mtp decode lane projection model_weights config",
         "config lane projection model reference mtp decode state",
     ),
+    _oracle("roundings", "roundings", "roundings"),
     _oracle("weights", "weights/*", "weights* mapping_faults"),
 )
 

@@ -1,0 +1,184 @@
+"""The whole model against float64: every logit within its derived bound, every rounding where it should be."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from golden.sources import LANES, trained
+from harness.device import Device
+from harness.engine import Choice, opened
+from harness.observed import Observed, observed
+from locks.models import CONFIG, prompt, weights
+from locks.models import LANES as QUICK
+from locks.support import U, assert_within, rng
+from oracle.blocks import Run
+from oracle.formats import Q8_0, q4_decode, q4_from_q8_0
+from oracle.formats.activations import SCALE_FLOOR
+from oracle.lane import parse
+from oracle.model import forward
+from oracle.model_weights import HeldWeights, Weights, specs
+from oracle.roundings import TOPS, Following, half_step, half_unit_of_f16
+from reports.error_bound import Bound, bound_of, factor, norm_factor
+
+Share = Callable[[str, float, float], float]
+TEXT = prompt(24, 11)
+DELTA = ("a15+delta", "a8+s16+kv16+delta")
+
+
+@cache
+def seen(device: Device, lane: str) -> Observed:
+    """TEXT, fed token by token to the small model; through the chunked rule in chunks of 16."""
+    with opened(device, weights(), Choice(lane, 1, len(TEXT), 16 if lane in DELTA else 1)) as e:
+        return observed(e, TEXT)
+
+
+def assert_logits_within(share: Share, found: Observed, w: Weights, lane: str, text: tuple[int, ...]) -> None:
+    """Logits, their rows' norms, and best tokens."""
+    bound = bound_of(w, lane, text, found.positions)
+    assert_within(share, "a logit", found.logits, bound.truth, bound.reach)
+    worst = float(bound.norm_shares(found.logits).max())
+    assert share("a row of logits", worst, 1.0) <= 1.0
+    assert bound.disagreements(found.logits)[1] == 0
+
+
+class TestLogits:
+    """Logits behind every token of a text."""
+
+    @pytest.mark.parametrize("lane", [*QUICK, *DELTA])
+    def test_lie_within_the_bound_of_their_lanes_roundings(self, device: Device, lane: str, share: Share) -> None:
+        """Every logit and row; another best token only where the margin is smaller than the two bounds.
+
+        Red: a rounding too many or too coarse anywhere, and every gross fault: a wrong scale, head, gate or position.
+        """
+        assert_logits_within(share, seen(device, lane), weights(), lane, TEXT)
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("lane", [*LANES, *(f"{lane}+delta" for lane in LANES)])
+    def test_of_the_trained_checkpoint_do_too(self, device: Device, lane: str, share: Share) -> None:
+        """The same on real weights and text, in every lane."""
+        text = tuple(b"And the LORD said unto Moses, Stretch out thine hand")
+        with opened(device, trained().weights(), Choice(lane, 1, len(text), 16 if "delta" in lane else 1)) as e:
+            found = observed(e, text)
+
+        assert_logits_within(share, found, trained().weights(), lane, text)
+
+
+def following(found: Observed, lane: str, samples: int = 0) -> dict[str, np.ndarray]:
+    """Values by buffer name, [T, ...]; with samples, of so many runs whose arithmetic errs [samples, T, ...]."""
+    kept: dict[str, np.ndarray] = {}
+    rounds = Following(found.given, arithmetic=samples > 0)
+    run = Run(weights(), parse(lane), kept.__setitem__, rounds)
+    logits = forward(run, np.repeat([TEXT], max(samples, 1), axis=0), rows="all").logits
+    layers = {name: value for name, value in kept.items() if name.endswith(".residual")}
+    every = {**rounds.asked, **layers, "the logits": logits}
+    return every if samples else {name: value[0] for name, value in every.items()}
+
+
+def rounding_of(found: Observed, lane: str, name: str, value: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    """What the device made of a value, and the most that its rounding alone may have moved it."""
+    if name == "the logits":
+        return found.logits, 0.0
+    if name.endswith(".residual"):
+        return found.residuals[int(name.removeprefix("layer").partition(".")[0])], 0.0
+    if name in found.scales:
+        return found.given[name], half_step(found.scales[name], parse(lane).activations)
+    place, _, token = name.partition(".S.")
+    made = found.given[f"{place}.S"][int(token)] if token else found.given[name]
+    return made.reshape(value.shape), half_unit_of_f16(value)
+
+
+def excesses(found: Observed, lane: str, samples: int = 64) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Name, how far the device is from the following oracle beyond its own rounding, and the bound of arithmetic."""
+    values, noisy = following(found, lane), following(found, lane, samples)
+    deviations = factor(samples, sum(v.size for v in values.values()))
+    for name, value in values.items():
+        reach = deviations * np.sqrt(((noisy[name] - value) ** 2).mean(0))
+        made, rounding = rounding_of(found, lane, name, value)
+        yield name, np.maximum(np.abs(made - value) - rounding, 0.0), reach
+        if name in found.scales:
+            scales, top = found.scales[name], TOPS[parse(lane).activations]
+            blocks = np.abs(value).reshape(*scales.shape, 32).max(-1) / top
+            away = np.abs(scales - np.maximum(blocks, SCALE_FLOOR)) - U * blocks
+            yield f"{name}, scales", np.maximum(away, 0.0), reach.reshape(*scales.shape, 32).max(-1) / top
+
+
+class TestEveryRounding:
+    """The oracle follows the device's codes, so that no error lives longer than to the next of them."""
+
+    @pytest.mark.parametrize("lane", QUICK)
+    def test_is_of_the_value_that_float64_has_there(self, device: Device, lane: str, share: Share) -> None:
+        """Codes, scales, half-width states and cache rows of every projection and token, residuals and logits.
+
+        Each lies within its own rounding, and the arithmetic since the last one, of the oracle on the codes before it;
+        the shares are of the arithmetic. Red: an error of half a step of A15, one part in 2**15, in any norm, gate,
+        head or state, which a bound on logits could not see.
+        """
+        found, names = seen(device, lane), []
+        for name, excess, arithmetic in excesses(found, lane):
+            assert_within(share, name, excess, np.zeros_like(excess), arithmetic)
+            names.append(name)
+
+        assert {n for n in names if n.endswith("scales")} == {f"{n}, scales" for n in found.scales}
+        assert len(found.scales) == 4 * weights().config.layers + 1
+        halves = {n for n in found.given if n not in found.scales}
+        assert all(any(n == h or n.startswith(f"{h}.") for n in names) for h in halves)
+        assert len(halves) == (5 if lane == "a8+s16+kv16" else 0)
+
+
+class TestBound:
+    """What a bound says of logits."""
+
+    BOUND = Bound(np.array([[1.0, 0.0, 0.9], [0.0, 1.0, 0.5]]), np.full((2, 3), 0.06), np.array([0.1, 0.1]))
+
+    def test_excuses_another_best_token_only_within_both_reaches(self) -> None:
+        """A margin of 0.1 under two reaches of 0.06 is excused, one of 0.5 is not."""
+        near = np.array([[0.94, 0.0, 0.95], [0.0, 1.0, 0.5]])
+        far = np.array([[1.0, 0.0, 0.9], [0.0, 1.0, 1.1]])
+
+        assert self.BOUND.disagreements(self.BOUND.truth) == (0, 0)
+        assert self.BOUND.disagreements(near) == (1, 0)
+        assert self.BOUND.disagreements(far) == (0, 1)
+
+    def test_a_nan_is_infinitely_far_and_no_best_token(self) -> None:
+        """Whatever stands beside it; and logits of another shape are refused."""
+        rows = self.BOUND.truth.copy()
+        rows[0, 0] = np.nan  # where the best one stands
+
+        assert np.isinf(self.BOUND.shares(rows)).sum() == 1
+        assert np.isinf(self.BOUND.norm_shares(rows)).sum() == 1
+        assert self.BOUND.disagreements(rows) == (0, 1)
+        with pytest.raises(ValueError, match="are not compared"):
+            self.BOUND.shares(rows[:1])
+
+    def test_is_about_the_weights_as_the_lane_converts_them(self) -> None:
+        """The truth of q4 is float64 on Q4 weights: their conversion is exact, and no part of what may err.
+
+        Red: a bound so wide that it holds the truth of other weights.
+        """
+        w = weights()
+        converted = {n: w.tensor(n) for n in specs(CONFIG)}
+        for name, value in converted.items():
+            if isinstance(value, Q8_0) and name not in ("emb", "Wout", "mtp.ehproj"):
+                converted[name] = q4_decode(q4_from_q8_0(value))
+        truth = forward(Run(HeldWeights(CONFIG, converted)), np.array([TEXT]), rows="all").logits[0]
+
+        assert np.allclose(bound_of(w, "q4", TEXT, range(len(TEXT)), 2).truth, truth, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("samples", [8, 64])
+    def test_factors_hold_what_they_promise(self, samples: int) -> None:
+        """Of 20,000 normal errors, each measured by so many others, at most the risk of one in 50 leaves the factor.
+
+        Red: a factor that takes a measured deviation for the true one.
+        """
+        g = rng(samples)
+        measured = np.sqrt((g.standard_normal((20_000, samples)) ** 2).mean(-1))
+        outside = np.abs(g.standard_normal(20_000)) > factor(samples, 1, 0.02) * measured
+        rows = np.sqrt((g.standard_normal((20_000, samples, 4)) ** 2).sum(-1).mean(-1))
+        beyond = np.linalg.norm(g.standard_normal((20_000, 4)), axis=-1) > norm_factor(samples, 1, 0.02) * rows
+
+        assert outside.mean() <= 0.02
+        assert beyond.mean() <= 0.02
+        assert factor(samples, 1) < factor(samples, 1000)
+        assert factor(2 * samples, 1) < factor(samples, 1)
