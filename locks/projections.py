@@ -149,6 +149,11 @@ def form(name: str, words: int = 1, **dims: Value) -> Form:
     return Form(name, next((f for f in found if f.words == words), found[0]).template, dims)
 
 
+def width(f: Form) -> int:
+    """Rows that a block of a lowering holds."""
+    return int(f.template.get("SEQS", f.template.get("COLS", 128)))
+
+
 def able(**dims: Value) -> list[str]:
     """Lowerings that take these dims for a small product."""
     return [n for n in FAMILY if Form(n, form(n).template, dims).admits(operands(1, 16, 512, 1))]

@@ -111,10 +111,45 @@ class TestRules:
     def test_few_rows_stream_the_weights(self) -> None:
         """Up to `gemv_rows` rows a GPU uses the row-parallel GEMV, the host never. Red: one row more or less."""
         p, host = Projection("qkvz", 16384, 5120), MACHINES[-1]
-        knobs = Tuning(stream_rows=0, gemv_rows=4)
-        chosen = [choose(p, rows, lane("a8"), m, knobs).kernel for m in (H200, host) for rows in (1, 4, 5)]
+        chosen = [choose(p, rows, lane("a8"), m, PLAIN).kernel for m in (H200, host) for rows in (1, 4, 5)]
 
         assert chosen == ["gemv_rows", "gemv_rows", "gemm_tc", "gemm_tc", "gemm_tc", "gemm_tc"]
+
+    def test_a_gemv_and_a_tile_are_as_wide_as_the_batch(self) -> None:
+        """The least width that holds the rows, or the widest there is. Red: a width that is full passed over."""
+        p, knobs = Projection("qkvz", 16384, 5120), Tuning(stream_rows=0, gemv_rows=8)
+        seqs = [choose(p, rows, lane("a8"), H200, knobs).dims["SEQS"] for rows in range(1, 9)]
+        cols = [choose(p, r, lane("a8"), MACHINES[-1], PLAIN).dims["COLS"] for r in (1, 8, 9, 16, 17, 32, 33, 64, 65)]
+
+        assert seqs == [1, 2, 4, 4, 8, 8, 8, 8]
+        assert cols == [8, 8, 16, 16, 32, 32, 64, 64, 64]
+
+    @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.arch)
+    def test_weights_stay_in_rows_where_nothing_streams_them(self, machine: Machine) -> None:
+        """Only Hopper reads panels unasked, and only while it streams. Red: weights tiled for nobody."""
+        p = Projection("qkvz", 16384, 5120)
+        forms = [choose(p, 5, lane("a8"), machine, k).weights for k in (Tuning(), PLAIN)]
+
+        assert forms == ["panels" if machine.arch == "sm_90a" else "rows", "rows"]
+
+    @pytest.mark.parametrize(
+        ("name", "rows", "N", "splits"),
+        [
+            # tiles of 64 by 32: 8 * 2 of them, where 2 blocks for each of 132 SMs are wanted
+            ("gemm_dp4a", 33, 512, 8), ("gemm_dp4a", 32, 64 * 132, 2), ("gemm_dp4a", 33, 64 * 132, 1),
+            # tiles of 64 by 128, 4 blocks an SM
+            ("gemm_rows", 128, 64 * 264, 2), ("gemm_rows", 129, 64 * 264, 1), ("gemm_rows", 128, 64 * 528, 1),
+            ("gemm_rows_wide", 128, 128 * 264, 2), ("gemm_rows_wide", 128, 128 * 527, 2),
+            ("gemm_rows_wide", 128, 128 * 528, 1),
+            # tiles of 64 by 8, 16 or 64 rows
+            ("gemm_tc", 64, 64 * 132, 2), ("gemm_tc", 65, 64 * 132, 1),
+        ],
+    )  # fmt: skip  # a table
+    def test_a_split_counts_the_tiles_of_its_lowering(self, name: str, rows: int, N: int, splits: int) -> None:
+        """Row tiles and weight tiles together are the work that a split multiplies. Red: one of the two left out."""
+        chosen = choose(Projection("p", N, 512, planes=True), rows, lane("a8"), H200, Tuning(lowering=name))
+
+        assert (chosen.kernel, chosen.dims["splits"]) == (name, splits)
 
     def test_many_rows_are_put_into_tiles_of_128(self) -> None:
         """From `prefill_rows` rows on the rows-in-M tile is used. Red: one row more or less."""
@@ -124,9 +159,12 @@ class TestRules:
 
     def test_the_wide_tile_needs_three_quarters_of_the_machine(self) -> None:
         """99 tiles of 128 weights make an H200 take the wide form, 98 the narrow one. Red: a grid half empty."""
-        chosen = [choose(Projection("p", 128 * n, 512), 128, lane("a8"), H200, PLAIN).kernel for n in (98, 99)]
+        chosen = [
+            choose(Projection("p", 128 * n, 512), rows, lane("a8"), H200, PLAIN).kernel
+            for n, rows in ((98, 128), (99, 128), (49, 256), (50, 256), (50, 129))
+        ]
 
-        assert chosen == ["gemm_rows", "gemm_rows_wide"]
+        assert chosen == ["gemm_rows", "gemm_rows_wide", "gemm_rows", "gemm_rows_wide", "gemm_rows_wide"]
 
     @pytest.mark.parametrize(("tiles", "most", "splits"), [(264, 8, 1), (263, 8, 2), (66, 8, 4), (1, 8, 8), (1, 3, 2)])
     def test_splits_double_until_the_machine_is_busy(self, tiles: int, most: int, splits: int) -> None:
@@ -194,9 +232,14 @@ class TestTuning:
         """A JSON object changes the fields it names. Red: the others reset to zero."""
         assert tuning(json.dumps({"warps": 8, "lowering": "gemm_mma"})) == Tuning(warps=8, lowering="gemm_mma")
 
-    @pytest.mark.parametrize(("name", "low", "high"), [(n, *r) for n, r in RANGES.items()])
+    @pytest.mark.parametrize(
+        ("name", "low", "high"),
+        [("gemv_rows", 0, 8), ("blocks_per_sm", 1, 16), ("prefill_blocks_per_sm", 1, 16), ("max_splits", 1, 8),
+         ("warps", 1, 8)],
+    )  # fmt: skip  # a table
     def test_ranges_end_where_they_say(self, name: str, low: int, high: int) -> None:
         """Both ends of a range are taken, and nothing beyond. Red: a range one too wide."""
+        assert RANGES[name] == (low, high)
         assert [getattr(Tuning(**{name: v}), name) for v in (low, high)] == [low, high]
         for beyond in (low - 1, high + 1):
             with pytest.raises(LanelockError, match=f"{name} = {beyond} must be between {low} and {high}"):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from harness.device import Device
 from kernels.catalogue import KERNELS
-from kernels.entry import instance, resolve
-from locks.projections import FAMILY, LOWERINGS, Form, Operands, able, form, forms, knobs, operands, run
+from kernels.entry import Geometry, instance, resolve
+from locks.projections import FAMILY, LOWERINGS, Form, Operands, able, form, forms, knobs, operands, run, width
 from locks.support import (
     BLOCK,
     PROPERTY,
@@ -30,8 +30,9 @@ from oracle.formats import Q8_0
 from oracle.projection import projection as truth
 
 FULL = pytest.mark.full
-#: Small products: a part of a tile, slices without a block, of one size and of two, chunks that end early.
-SHAPES = [(1, 20, 96), (3, 37, 160), (8, 24, 2560)]
+#: Small products: a part of a tile, slices without a block, of one size and of two, a block that begins another chunk,
+#: chunks that end early.
+SHAPES = [(1, 20, 96), (3, 37, 160), (2, 21, 1056), (8, 24, 2560)]
 WIDE = [(2, 5120, 6144), (8, 512, 17408), (1, 16384, 5120), (5, 136, 3584), (7, 136, 9216)]
 ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33)
 MANY = (*ROWS, 32, 63, 64, 65, 128, 264)
@@ -44,11 +45,6 @@ def every(*names: str) -> list[object]:
     quick = [f for n in names for f in forms(n, full=False)]
     more = [f for n in names for f in forms(n) if f not in quick]
     return [pytest.param(f, id=str(f)) for f in quick] + [pytest.param(f, id=str(f), marks=FULL) for f in more]
-
-
-def width(f: Form) -> int:
-    """Rows that a block of a lowering holds."""
-    return int(f.template.get("SEQS", f.template.get("COLS", 128)))
 
 
 def holder(name: str, rows: int) -> Form:
@@ -317,6 +313,60 @@ class TestMemory:
             assert_same_bits(run(device, f, o, grid=grid, splits=splits), f.expected(o), f"{f} {grid} {splits}")
 
 
+#: Lowering -> weight rows and activation rows of a block (or the parameter that says so), threads, bytes of its stages.
+BLOCKS_OF = {
+    "gemv_register": (16, "SEQS", 128, 0),
+    "gemv_staged": (16, "SEQS", 128, 0),
+    "gemm_dp4a": (64, 32, 128, 0),
+    "gemm_mma": (64, 16, 128, 0),
+    # 3 stages of 4 blocks: 8 rows of 36 bytes a block, and 4 panels of 16 weight rows of 34 (Q4: 18)
+    "gemm_tc": (64, "COLS", 128, 3 * 4 * (8 * 36 + 64 * 34)),
+    "gemm_tc_q4": (64, "COLS", 128, 3 * 4 * (8 * 36 + 64 * 18)),
+    "gemm_tc_tiled": (64, "COLS", 128, 3 * 4 * (8 * 36 + 64 * 34)),
+    "gemm_tc_tiled_q4": (64, "COLS", 128, 3 * 4 * (8 * 36 + 64 * 18)),
+    # 128 rows, and 4 panels or 8; the wide ones keep 128 x 128 float32 totals beside their stages
+    "gemm_rows": (64, 128, 256, 3 * 4 * (128 * 36 + 64 * 34)),
+    "gemm_rows_wide": (128, 128, 256, 3 * 4 * (128 * 36 + 128 * 34) + 65536),
+    "gemm_rows_q4": (64, 128, 256, 3 * 4 * (128 * 36 + 64 * 18)),
+    "gemm_rows_q4_wide": (128, 128, 256, 3 * 4 * (128 * 36 + 128 * 18) + 65536),
+    "gemm_rows_tiled": (64, 128, 256, 3 * 4 * (128 * 36 + 64 * 34)),
+    "gemm_rows_tiled_wide": (128, 128, 256, 3 * 4 * (128 * 36 + 128 * 34) + 65536),
+    "gemm_rows_tiled_q4": (64, 128, 256, 3 * 4 * (128 * 36 + 64 * 18)),
+    "gemm_rows_tiled_q4_wide": (128, 128, 256, 3 * 4 * (128 * 36 + 128 * 18) + 65536),
+}
+
+
+class TestGeometry:
+    """A launch is as large as its work."""
+
+    @pytest.mark.parametrize(("rows", "N"), [(1, 1), (128, 128), (130, 150)])
+    @pytest.mark.parametrize("name", BLOCKS_OF)
+    def test_one_layer_of_blocks_covers_the_product(self, name: str, rows: int, N: int) -> None:
+        """As many blocks as tiles, of the threads and stages that a tile has. Red: a layer more, a tile narrower."""
+        tall, wide, threads, smem = BLOCKS_OF[name]
+        splits = 8 if name in able(splits=8) else 1
+        f = form(name)
+        wide = int(f.template[wide]) if isinstance(wide, str) else wide
+        across, down = -(-N // tall), -(-rows // wide)
+        grid = {
+            "gemm_rows": (across * down, splits, 1),
+            "gemv": (across, down, 1),
+            "gemm_mma": (across, down, 1),
+        }
+        expected = next((g for start, g in grid.items() if name.startswith(start)), (across, splits, down))
+        full = resolve(f.instance, {"rows": rows, "N": N, "K": 512, "splits": splits})
+
+        assert f.kernel.geometry(full) == Geometry(expected, (threads, 1, 1), smem)
+
+    @pytest.mark.parametrize(("K", "threads"), [(32, 32), (1024, 32), (1056, 64), (8192, 256), (9216, 256)])
+    def test_a_block_of_the_row_parallel_gemv_is_as_wide_as_a_row(self, K: int, threads: int) -> None:
+        """A lane a block of 32, 8 warps at most, products of 2 rows for each sequence. Red: lanes without a block."""
+        f = Form("gemv_rows", {"WORDS": 1, "SEQS": 4})
+        full = resolve(f.instance, {"rows": 3, "N": 5, "K": K})
+
+        assert f.kernel.geometry(full) == Geometry((3, 1, 1), (threads, 1, 1), K // 32 * 9 * 4)
+
+
 class TestRefusals:
     """What a lowering cannot do is refused before anything runs."""
 
@@ -346,3 +396,37 @@ class TestRefusals:
         f = form(name)
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(f.kernel, **f.template), {"rows": 1, "N": 16, "K": 512, **dims})
+
+    @pytest.mark.parametrize(
+        ("name", "dim", "last", "step"),
+        [
+            ("gemv_rows", "rows", 1, 1),
+            # 19,365 blocks of 3 floats and 8 slices of 2 sums are the most that 227 KiB hold
+            ("gemv_rows", "K", 19365 * 32, 32),
+            ("gemv_register", "rows", 65535, 1),
+            ("gemv_staged", "rows", 65535, 1),
+            ("gemm_dp4a", "rows", 65535 * 32, 1),
+            ("gemm_mma", "rows", 65535 * 16, 1),
+            ("gemm_tc", "rows", 65535 * 8, 1),
+            ("gemm_rows", "rows", 2**24, 1),
+            ("gemm_rows", "N", 2**30, 1),
+            ("gemm_rows", "K", 2**24, 32),
+            ("gemm_tc", "splits", 8, 1),
+            ("gemm_tc", "warps", 8, 1),
+            ("gemm_tc", "grid", 2**31 - 1, 1),
+        ],
+    )
+    def test_a_limit_is_the_last_that_is_taken(self, name: str, dim: str, last: int, step: int) -> None:
+        """The largest size is launched and the next is not. Red: a limit one too low, or one too high."""
+        f, sizes = form(name), {"rows": 1, "N": 16, "K": 512}
+        resolve(f.instance, {**sizes, dim: last})
+        with pytest.raises(LanelockError):
+            resolve(f.instance, {**sizes, dim: last + step})
+
+    @pytest.mark.parametrize(("dim", "least", "step"), [("K", 256, 32), ("y_pitch", 16, 1), ("splits", 1, 1)])
+    def test_the_least_is_taken(self, dim: str, least: int, step: int) -> None:
+        """The smallest size is launched and the one before is not: a block in every slice of a split, a whole row."""
+        sizes = {"rows": 1, "N": 16, "K": 512, "splits": 2}
+        resolve(form("gemm_tc").instance, {**sizes, dim: least})
+        with pytest.raises(LanelockError):
+            resolve(form("gemm_tc").instance, {**sizes, dim: least - step})

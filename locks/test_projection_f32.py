@@ -87,6 +87,14 @@ class TestExactIntegers:
         assert_same_bits(got, np.full((3, 5), K, np.float32))
 
     @SEQS
+    def test_zeros_give_plus_zero(self, device: Device, seqs: int) -> None:
+        """Rows of zeros of either sign sum to +0. Red: a sum that begins with anything else."""
+        x = np.zeros((2, 288), np.float32)
+        x[1] = -0.0
+
+        assert_same_bits(case_of(x, normal(rng(8), 5, 288), seqs).run(device)["y"], np.zeros((2, 5), np.float32))
+
+    @SEQS
     def test_one_hot_rows_return_their_weight(self, device: Device, seqs: int) -> None:
         """A one at each of the last 256 positions returns that weight. Red: two elements exchanged."""
         w = normal(rng(3), 5, 288)
@@ -152,3 +160,8 @@ class TestRefusals:
         """The refusal names the size and its limit. Red: a rule left out."""
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(PROJECTION_F32, SEQS=1), {"rows": 1, "N": 4, "K": 32, **dims})
+
+    def test_operands_of_other_widths_are_refused(self) -> None:
+        """The truth says which width meets which. Red: a sentence of the library in its place."""
+        with pytest.raises(ValueError, match="activations of width 32 meet weights of width 64"):
+            truth(np.ones((1, 32)), np.ones((4, 64)))

@@ -140,3 +140,11 @@ class TestRefusals:
         """The refusal names the size and its limit. Red: a rule left out."""
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(Q8_TO_Q4), {"N": 1, "K": 32, **dims})
+
+    def test_the_largest_matrix_is_taken(self) -> None:
+        """As many blocks as one grid can hold are launched, and one row more is not. Red: a limit one too low."""
+        largest = {"N": 687194767, "K": 3200}
+
+        assert Q8_TO_Q4.geometry(resolve(instance(Q8_TO_Q4), largest)).grid == (2**31 - 1, 1, 1)
+        with pytest.raises(LanelockError):
+            resolve(instance(Q8_TO_Q4), {**largest, "N": largest["N"] + 1})

@@ -105,3 +105,8 @@ class TestRefusals:
         """The refusal names the size and its limit. Red: a rule left out."""
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(SPLIT_SUM), {"planes": 2, "rows": 1, "N": 8, **dims})
+
+    def test_no_plane_is_refused(self) -> None:
+        """A sum of nothing has no shape to return. Red: zeros in its place."""
+        with pytest.raises(ValueError, match="at least one plane"):
+            truth(np.zeros((0, 2, 3)))

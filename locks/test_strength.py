@@ -19,7 +19,7 @@ from reports.strength.cuda_operators import cuda_edits, masked
 from reports.strength.generate import generated, sample
 from reports.strength.mutant import Mutant
 from reports.strength.overlay import applied
-from reports.strength.plan import Choice, Planting, choose
+from reports.strength.plan import Choice, Planting, choose, survivors_of
 from reports.strength.python_operators import python_edits
 from reports.strength.result import Strength, as_json, judge, tally
 from reports.strength.worker import Run
@@ -358,6 +358,34 @@ class TestErrors:
             choose(Choice(rooms=("nowhere",)), project)
 
 
+class TestChoice:
+    """Parts of a campaign."""
+
+    def test_files_choose_the_mutants_of_these_sources(self, project: Path) -> None:
+        """A pattern leaves planted and generated mutants of other sources out. Red: one kind unfiltered."""
+        planting = choose(Choice(files=("oracle/d*",), per_room=3), project)
+
+        assert {m.file for m in planting.mutants} == {"oracle/double.py"}
+        assert {m.planted for m in planting.mutants} == {False, True}
+
+    def test_survivors_run_again_alone(self, project: Path, tmp_path: Path, outcome: dict[str, Any]) -> None:
+        """What an earlier run left alive is all that is planted, by id, and generated ones are not sampled."""
+        (tmp_path / "run.json").write_text(json.dumps(outcome))
+        ids = survivors_of(tmp_path / "run.json")
+        made = generated("double", project)
+        planting = choose(Choice(ids=ids | {made[-1].id}, per_room=0), project)
+
+        assert ids == {m["id"] for m in outcome["mutants"] if m["fate"] in ("survived", "nothing ran")}
+        assert sorted(m.id for m in planting.mutants) == sorted({*ids, made[-1].id})
+
+    def test_a_file_that_is_no_result_is_named(self, tmp_path: Path) -> None:
+        """Another JSON, or none, is refused with the path."""
+        for text in ("{}", "not", '{"survivors": 3}'):
+            (tmp_path / "other.json").write_text(text)
+            with pytest.raises(LanelockError, match=r"other\.json: is not the JSON of a run of strength"):
+                survivors_of(tmp_path / "other.json")
+
+
 class TestOutsideFolder:
     """Mutants that are not in the repository."""
 
@@ -450,7 +478,11 @@ class TestOperators:
 
     def test_comments_and_strings_are_left_alone(self) -> None:
         """What is not code is blanked, and every position stays."""
-        text = '// a < b\n#include "x.h"\nf("a < b"); /* a < b */ static_assert(a < b, "s");'
+        text = (
+            '// a < b\n#include "x.h"\nf("a < b"); /* a < b */ static_assert(a < b, "s");'
+            'static_assert((a & (b < 1)), "s");'
+            "__launch_bounds__(32, a < b) constexpr int UNROLL = a < b ? 1 : 2;"
+        )
 
         assert "<" not in masked(text)
         assert len(masked(text)) == len(text)

@@ -18,7 +18,7 @@ from harness.cache import write_whole
 from harness.cli.output import check_output
 from harness.record import check_records, record
 from reports.strength.campaign import Setting, measure
-from reports.strength.plan import PER_ROOM, Choice, Planting, choose
+from reports.strength.plan import PER_ROOM, Choice, Planting, choose, survivors_of
 from reports.strength.result import EQUIVALENT, UNSEEN, Strength, Verdict, as_json, grouped, tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +35,9 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub = commands.add_parser("strength", help="plant faults in a copy of the checkout and count what the locks notice")
     sub.add_argument("--tier", default="host", help="the locks that run: host (default; no GPU)")
     sub.add_argument("--room", action="append", default=[], help="only this room; may be repeated")
+    sub.add_argument("--file", action="append", default=[], metavar="PATTERN",
+                     help="only faults of these sources, such as 'kernels/gemm_*'; may be repeated")  # fmt: skip
+    sub.add_argument("--again", type=Path, metavar="FILE.json", help="only what survived in an earlier run's --out")
     sub.add_argument(
         "--class", dest="kind", action="append", default=[], help="only this class of faults; may be repeated"
     )
@@ -58,7 +61,16 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.out)
     if args.record:
         check_records()
-    choice = Choice(tuple(args.room), tuple(args.kind), args.mutants, args.per_room, args.limit, args.seed)
+    choice = Choice(
+        rooms=tuple(args.room),
+        files=tuple(args.file),
+        ids=None if args.again is None else survivors_of(args.again),
+        classes=tuple(args.kind),
+        folder=args.mutants,
+        per_room=args.per_room,
+        limit=args.limit,
+        seed=args.seed,
+    )
     planting = choose(choice, root)
     if args.list:
         return show_list(planting, args.json)

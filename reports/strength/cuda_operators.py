@@ -1,7 +1,8 @@
 """Operators on CUDA and C++ sources: the faults of locks.md that apply to any kernel, found by pattern.
 
-Patterns are matched in a masked copy of the text in which comments, strings, preprocessor lines and declarations that
-a compiler checks (static_assert, launch bounds) are blanks of the same length, so positions agree.
+Patterns are matched in a masked copy of the text in which comments, strings, preprocessor lines, declarations that a
+compiler checks (static_assert, launch bounds) and hints that only its scheduling reads (how far a loop is unrolled,
+blocks an SM) are blanks of the same length, so positions agree.
 """
 
 import re
@@ -15,7 +16,8 @@ from reports.strength.edit import Edit
 
 _MASKED = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'"
-    r"|^[ \t]*#(?:\\\n|[^\n])*|\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)|\b__launch_bounds__\s*\([^()]*\)"
+    r"|^[ \t]*#(?:\\\n|[^\n])*|\bstatic_assert\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+    r"|\b__launch_bounds__\s*\([^()]*\)|\bconstexpr int (?:UNROLL|BLOCKS_OF_SM) = [^;]*;"
     r"|\btemplate\s*<[^;{]*?>(?=\s)",
     re.MULTILINE | re.DOTALL,
 )

@@ -1,8 +1,10 @@
 """What a campaign will plant: planted mutants of a folder, and a sample of generated ones a room."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from oracle.errors import LanelockError
@@ -17,9 +19,14 @@ PER_ROOM = 16
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to plant. An empty tuple means all; folder is the outside folder of mutants, None the project's own."""
+    """What to plant. An empty tuple means all; folder is the outside folder of mutants, None the project's own.
+
+    files are patterns of source files. ids, where given, are the only mutants that run, and nothing is sampled.
+    """
 
     rooms: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    ids: frozenset[str] | None = None
     classes: tuple[str, ...] = ()
     folder: Path | None = None
     per_room: int = PER_ROOM
@@ -50,12 +57,13 @@ def choose(choice: Choice, root: Path) -> Planting:
     alive, dead = load_planted(folder, root) if choice.folder or folder.is_dir() else ([], [])
     rooms = _rooms(choice, alive, dead, root)
     candidates = {} if choice.folder else {r: generated(r, root) for r in rooms}
-    chosen = [m for m in alive if m.room in rooms and _wanted(m.kind, choice)]
+    chosen = [m for m in alive if m.room in rooms and _wanted(m, choice)]
     for made in candidates.values():
-        chosen += sample([m for m in made if _wanted(m.kind, choice)], choice.per_room, choice.seed) if made else []
-    dead = [d for d in dead if d.room in rooms and _wanted(d.kind, choice)]
+        wanted = [m for m in made if _wanted(m, choice)]
+        chosen += wanted if choice.ids is not None else sample(wanted, choice.per_room, choice.seed)
+    dead = [d for d in dead if d.room in rooms and _wanted(d, choice)]
     if not chosen and not dead:
-        raise LanelockError("no mutant matches the chosen rooms and classes")
+        raise LanelockError("no mutant matches the chosen rooms, files and classes")
     counts = {room: len(made) for room, made in candidates.items()}
     return Planting(tuple(_limited(chosen, choice)), tuple(dead), counts)
 
@@ -73,8 +81,20 @@ def _rooms(choice: Choice, alive: Sequence[Mutant], dead: Sequence[Dead], root: 
     return rooms
 
 
-def _wanted(kind: str, choice: Choice) -> bool:
-    return not choice.classes or kind in choice.classes
+def _wanted(mutant: Mutant | Dead, choice: Choice) -> bool:
+    return (
+        (not choice.classes or mutant.kind in choice.classes)
+        and (not choice.files or any(fnmatch(mutant.file, pattern) for pattern in choice.files))
+        and (choice.ids is None or mutant.id in choice.ids)
+    )
+
+
+def survivors_of(path: Path) -> frozenset[str]:
+    """Ids of the mutants that survived, by the JSON of an earlier run. Raises LanelockError if it is none."""
+    try:
+        return frozenset(row["id"] for row in json.loads(path.read_text(encoding="utf-8"))["survivors"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LanelockError(f"{path}: is not the JSON of a run of strength ({error!r})") from error
 
 
 def _limited(chosen: Sequence[Mutant], choice: Choice) -> list[Mutant]:
