@@ -19,12 +19,16 @@ FOLDER = Path(__file__).parent / "streams"
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A stream of an exact lane.
+    """A stream of a lane.
 
     Key: config, weights (SHA-256 of all tensors), prompt, lane, arithmetic version. tokens, logits (SHA-256 of the bits
     of each step's float32 row), margins (top logit less second, a float in hex) and accepted (tokens taken a pass, the
     prompt's first, with `drafts` drafts a step) hold on every device. source names the weights, provenance says how it
     was made; neither is compared.
+
+    bound is empty for an exact lane. For a bounded one it is how far two logits of a step may move against each other,
+    a float in hex, as measured when it was recorded: only the build that recorded it owes the same bits, and on another
+    the token of a step whose margin is below the bound may be another.
     """
 
     config: str
@@ -39,6 +43,7 @@ class Golden:
     accepted: tuple[int, ...]
     source: str
     provenance: dict[str, Any]
+    bound: str = ""
 
     @property
     def key(self) -> str:

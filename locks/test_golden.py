@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from golden.check import check, commit_reference, device_reference, difference, stale
-from golden.record import Decoded, Opener, decoded, record
+from golden.check import bounded_difference, check, commit_reference, device_reference, difference, stale
+from golden.record import Decoded, Opener, build_of, decoded, exact_lane, movement, record
 from golden.sources import LANES, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, opened
+from harness.engine import Choice, Engine, Request, Stream, opened
 from locks.models import prompt, weight_buffer, weights
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.blocks import Run
@@ -166,6 +166,56 @@ class TestCheck:
         ):
             with pytest.raises(LanelockError, match=f"{changed.name}.*{sentence}"):
                 check(opener(device), weights(), [changed])
+
+
+BUILD = {"device": "a GPU", "compiler": "c 1", "driver": "d 1"}
+
+
+class TestBounded:
+    """Goldens of a bounded lane, and near ties (handed case 42)."""
+
+    def golden(self, bound: str = (2e-3).hex(), margins: tuple[float, ...] = (0.5, 9e-4, 0.5)) -> Golden:
+        stream = ((1, 2, 3), ("a", "b", "c"), tuple(m.hex() for m in margins), (1, 2))
+        return Golden("c", "w", (1,), "a8+delta", 1, 1, *stream, "s", dict(BUILD), bound)
+
+    def test_a_near_tie_may_fall_otherwise_and_ends_the_comparison(self) -> None:
+        """A logit moved by 1e-3 turns a margin of 9e-4: tolerated on another build, whatever follows; never a wide gap.
+
+        Red: any mismatch behind a tolerated one reported, or a wide one tolerated.
+        """
+        tie, wide = Decoded([1, 9, 8], ["x", "y", "z"], [], [1, 2]), Decoded([9, 2, 3], ["x", "y", "z"], [], [1, 2])
+
+        assert bounded_difference(self.golden(), tie) == ""
+        assert bounded_difference(self.golden(), Decoded([1, 2, 3], ["x", "y", "z"], [], [2, 1])) == ""
+        assert "step 0: token 1 was recorded, 9 came; margin 0.5" in bounded_difference(self.golden(), wide)
+        assert "step 1: token 2 was recorded, 9 came" in bounded_difference(self.golden(bound=(8e-4).hex()), tie)
+        assert "the stream ends" in bounded_difference(self.golden(), Decoded([1, 2], ["a", "b"], [], [1, 1]))
+        assert "step 0: the same token 1, but other logits" in difference(self.golden(), tie)
+
+    def test_only_the_build_that_recorded_it_owes_the_bits(self, device: Device) -> None:
+        """The recording build is held to every logit, another to tokens; an exact lane is held to its bits everywhere.
+
+        Red: a bounded golden compared by tokens where it was made, an exact one by tokens elsewhere.
+        """
+        request = Request(prompt(40), 6)
+        for lane, bound in (("a15+delta", True), ("a15", False)):
+            [golden] = record(opener(device), device, "small", weights(), lane, [request], "a lock")
+            other = dataclasses.replace(golden, logits=("0" * 64, *golden.logits[1:]))
+            here = build_of(device)
+            for build, holds in ((here, False), ({**here, "driver": "another"}, bound)):
+                [outcome] = check(opener(device), weights(), [other], build=build)
+                assert (outcome.problem == "") == holds, (lane, build, outcome.problem)
+            assert bool(golden.bound) == bound
+            assert not bound or 0 < float.fromhex(golden.bound) < 0.1
+
+    def test_a_bound_is_twice_the_largest_change_while_tokens_agree(self) -> None:
+        """Steps behind a token that differs have other prefixes and are left out. Red: the whole stream compared."""
+        rows = [np.float32([0, 1]), np.float32([0, 2]), np.float32([9, 9])]
+        moved = [np.float32([0, 1.25]), np.float32([0.5, 2]), np.float32([0, 0])]
+        streams = [Stream(REQUEST, [1, 2, 3]), Stream(REQUEST, [1, 0, 3])]
+
+        assert movement((streams[0], rows), (streams[1], moved)) == 1.0
+        assert exact_lane("a8+s16+delta+kv16") == "a8+s16+kv16"
 
 
 class TestFiles:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
-from golden.record import Decoded, Opener, decoded, record
+from golden.record import Decoded, Opener, build_of, decoded, record
 from golden.sources import LANES, source, sources
 from golden.stream import Golden, read_all, replace
 from harness.device import Device, NotRun
@@ -110,7 +110,7 @@ def check_all(
     with shown(f"checking on {device.properties.name}") as progress:
         for i, ((name, lane), goldens) in enumerate(sorted(groups.items())):
             progress(f"{name} {lane}", i, len(groups))
-            outcomes += check(opener(device), source(name).weights(), goldens, references)
+            outcomes += check(opener(device), source(name).weights(), goldens, references, build_of(device))
     return outcomes
 
 
