@@ -27,17 +27,21 @@ __device__ inline void store_row(float* __restrict__ p, const float (&v)[N]) {
 }
 
 // The sum of split-K planes, ascending from zero; with PLANED false there is one plane and it is taken as it is.
-template <bool PLANED, int N>
+// FLIGHT planes are loaded before the first of them is added; one that does not exist is zeros, which add nothing.
+template <bool PLANED, int FLIGHT, int N>
 __device__ inline void load_planes(float (&v)[N], const float* __restrict__ p, bool inside, int planes,
                                    long long plane_stride) {
   if constexpr (PLANED) {
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = 0.0f;
-    for (int plane = 0; plane < planes; ++plane) {
-      float one[N];
-      load_row(one, p + plane * plane_stride, inside);
+    for (int first = 0; first < planes; first += FLIGHT) {
+      float some[FLIGHT][N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) v[i] = v[i] + one[i];
+      for (int f = 0; f < FLIGHT; ++f, p += plane_stride) load_row(some[f], p, inside && first + f < planes);
+#pragma unroll
+      for (int f = 0; f < FLIGHT; ++f)
+#pragma unroll
+        for (int i = 0; i < N; ++i) v[i] = v[i] + some[f][i];
     }
   } else {
     load_row(v, p, inside);

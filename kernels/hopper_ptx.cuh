@@ -101,4 +101,20 @@ __device__ __forceinline__ void await_flag(const unsigned* flag, unsigned value)
   } while (seen != value);
 }
 
+// ---- posts in shared memory: a float and the sign that it has come are one word of 64 bits, 0 before, so that neither
+// side needs a fence (a release to a cluster waits for every store of the thread that is under way)
+
+__device__ __forceinline__ void post(unsigned long long* slot, float value) {
+  asm volatile("st.relaxed.cluster.b64 [%0], %1;" ::"l"(slot), "l"(1ull << 32 | bits(value)) : "memory");
+}
+
+// this block's own slot, filled by any block of the cluster
+__device__ __forceinline__ float await_post(const unsigned long long* slot) {
+  unsigned long long seen;
+  do {
+    asm volatile("ld.relaxed.cluster.shared::cta.b64 %0, [%1];" : "=l"(seen) : "r"(ptx::shared_address(slot)) : "memory");
+  } while (seen >> 32 == 0);
+  return from_bits(static_cast<unsigned>(seen));
+}
+
 }  // namespace lane

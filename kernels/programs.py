@@ -13,6 +13,7 @@ from kernels.entry import Value
 from kernels.lanes import Lane
 from kernels.lowering import Lowering, Machine, Projection, choose
 from kernels.plan import Launch, Ref, launch
+from kernels.rms_norm import parts_of
 from kernels.tuning import Tuning
 from oracle.config import ModelConfig
 
@@ -97,8 +98,10 @@ def norm(
     if added is None:
         return launch(label, "rms_norm_quantize", refs, dims, WORDS=s.lane.words)
     buffer, planes = added
-    kernel = "add_rms_norm_quantize" + ("_planes" if planes > 1 else "")
-    return launch(label, kernel, {**refs, "y": Ref(buffer)}, {**dims, "planes": planes}, WORDS=s.lane.words)
+    parts = parts_of(s.config.d, rows, s.machine.arch, s.machine.multiprocessors)
+    kernel = ("add_rms_norm_spread" if parts > 1 else "add_rms_norm_quantize") + ("_planes" if planes > 1 else "")
+    dims |= {"planes": planes, **({"parts": parts} if parts > 1 else {})}
+    return launch(label, kernel, {**refs, "y": Ref(buffer)}, dims, WORDS=s.lane.words)
 
 
 def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:

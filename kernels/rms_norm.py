@@ -1,7 +1,11 @@
-"""Catalogue entries of the RMS norm room: norm and quantise, with the residual add before it, in one block or many."""
+"""Catalogue entries of the RMS norm room: norm and quantise, with the residual add before it.
 
-from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
+A row has one block, a cluster of blocks, or many blocks in two launches.
+"""
+
+from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.rules import (
+    GRID_X,
     IN_REGISTERS,
     ROWS,
     between,
@@ -18,6 +22,9 @@ CHUNK = 256  # elements that one warp sums
 WARPS = 32  # of the largest block: one warp a chunk
 CHUNKS = 256  # of the longest row of the many-block form
 PART_WARPS = 4  # of the many-block form: 1024 elements a block
+PARTS = (2, 4, 8)  # blocks of a cluster that share a row
+CLUSTERED = ("sm_90a", "sm_100a")
+SPREAD_WARPS = 8  # most of a block that shares its row with the others of a cluster
 
 WORDS = Param("WORDS", (1, 2))
 REDUCED, PLANED = Param("PLANED", (False,)), Param("PLANED", (True,))
@@ -37,6 +44,27 @@ ANY_PLANES = between("planes", 1, 64, "the widest split of a projection")
 def one_block(dims: Dims) -> Geometry:
     """A block a row, a warp a chunk."""
     return Geometry((int(dims["rows"]), 1, 1), (32 * ceil_div(int(dims["K"]), CHUNK), 1, 1))
+
+
+def parts_of(K: int, rows: int, arch: str, multiprocessors: int) -> int:
+    """Blocks that share a row, 1 where one is enough: as many as leave no multiprocessor with more than two.
+
+    A row alone is read by one multiprocessor, at a hundredth of the machine's speed.
+    """
+    fits = [p for p in PARTS if arch in CLUSTERED and ceil_div(K, CHUNK * p) <= SPREAD_WARPS]
+    one_each = [p for p in fits if rows * p <= multiprocessors]
+    two_each = [p for p in fits if rows * p <= 2 * multiprocessors]
+    return max(one_each) if one_each else min(two_each, default=1)
+
+
+def spread(dims: Dims) -> Geometry:
+    """A cluster of `parts` blocks a row, a warp a chunk."""
+    parts = int(dims["parts"])
+    return Geometry((int(dims["rows"]) * parts, 1, 1), (32 * _spread_warps(dims), 1, 1), cluster=parts)
+
+
+def _spread_warps(dims: Dims) -> int:
+    return ceil_div(int(dims["K"]), CHUNK * int(dims["parts"]))
 
 
 def many_blocks(dims: Dims) -> Geometry:
@@ -106,6 +134,37 @@ ADD_RMS_NORM_QUANTIZE_PLANES = Kernel(
     doc="The same with y as split-K planes, added ascending from zero first.",
 )
 
+SPREAD_RULES = (
+    Rule(lambda d: d["parts"] in PARTS, "parts = {parts} blocks of a cluster must be 2, 4 or 8"),
+    Rule(lambda d: _spread_warps(d) <= SPREAD_WARPS, "K = {K} has more chunks than {parts} blocks of 8 warps"),
+    Rule(lambda d: int(d["rows"]) * int(d["parts"]) <= GRID_X, "rows * parts exceeds the blocks of a grid axis"),
+)
+
+
+def _spread(name: str, planed: Param, planes: Rule, doc: str) -> Kernel:
+    return Kernel(
+        name=name,
+        room="rms_norm",
+        symbol="add_rms_norm_spread",
+        dependent=True,
+        archs=CLUSTERED,
+        params=(WORDS, planed),
+        args=ADD_ARGS,
+        geometry=spread,
+        derive=_derive_add,
+        rules=(*COMMON_RULES, *SPREAD_RULES, *NORMED_RULES, *Y_RULES, planes),
+        limits={"registers": 128, "smem": 8 * SPREAD_WARPS * 8, **IN_REGISTERS},
+        doc=doc,
+    )
+
+
+ADD_RMS_NORM_SPREAD = _spread(
+    "add_rms_norm_spread", REDUCED, ONE_PLANE, "The same as add_rms_norm_quantize, a row shared by a cluster of blocks."
+)
+ADD_RMS_NORM_SPREAD_PLANES = _spread(
+    "add_rms_norm_spread_planes", PLANED, ANY_PLANES, "The same with y as split-K planes, eight of them in flight."
+)
+
 PART_ARGS = (
     *rows_f32("x", "K", "rw"),
     *planes_f32("y", "K"),
@@ -167,6 +226,8 @@ KERNELS = (
     RMS_NORM_QUANTIZE,
     ADD_RMS_NORM_QUANTIZE,
     ADD_RMS_NORM_QUANTIZE_PLANES,
+    ADD_RMS_NORM_SPREAD,
+    ADD_RMS_NORM_SPREAD_PLANES,
     ADD_RMS_NORM_PART,
     ADD_RMS_NORM_PART_PLANES,
     ADD_RMS_NORM_APPLY,

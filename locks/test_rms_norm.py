@@ -14,6 +14,8 @@ from kernels.rms_norm import (
     ADD_RMS_NORM_PART_PLANES,
     ADD_RMS_NORM_QUANTIZE,
     ADD_RMS_NORM_QUANTIZE_PLANES,
+    ADD_RMS_NORM_SPREAD,
+    ADD_RMS_NORM_SPREAD_PLANES,
     CHUNK,
     RMS_NORM_QUANTIZE,
 )
@@ -74,6 +76,13 @@ def many_blocks(device: Device, x: np.ndarray, planes: np.ndarray, w: np.ndarray
     inputs = {"x": part["x"], "chunk_sums": part["chunk_sums"], "w": w}
     done = Case(ADD_RMS_NORM_APPLY, {"rows": rows, "K": K, "eps": EPS}, inputs, {"WORDS": words}).run(device)
     return {**done, "x": part["x"]}
+
+
+def spread_case(x: np.ndarray, planes: np.ndarray, w: np.ndarray, words: int, parts: int) -> Case:
+    """The same, a row shared by the blocks of a cluster."""
+    one = add_case(x, planes, w, words)
+    kernel = ADD_RMS_NORM_SPREAD if len(planes) == 1 else ADD_RMS_NORM_SPREAD_PLANES
+    return Case(kernel, {**one.dims, "parts": parts}, one.inputs, one.template)
 
 
 def contract(x: np.ndarray, w: np.ndarray, words: int, eps: float = EPS) -> dict[str, Any]:
@@ -205,6 +214,22 @@ class TestForms:
 
         assert_same_outputs(many_blocks(device, x, y, w, words), add_case(x, y, w, words).run(device))
 
+    @WORDS
+    @pytest.mark.parametrize("parts", [2, 4, 8])
+    @pytest.mark.parametrize(("K", "planes"), [(32, 1), (1312, 9), (3584, 8), (4096, 1), (5120, 8)])
+    def test_a_cluster_is_one_block(self, device: Device, words: int, parts: int, K: int, planes: int) -> None:
+        """Blocks that share a row equal one block, also where some have no chunk of it.
+
+        Red: sums taken before they have come, posted to one block alone, or added as they come.
+        """
+        if parts * 8 * CHUNK < K:
+            parts = 4
+        x, w = rows(34, 2, K)
+        y = normal(rng(35, K), planes, 2, K)
+
+        shared = spread_case(x, y, w, words, parts).run(device)
+        assert_same_outputs(shared, add_case(x, y, w, words).run(device))
+
     def test_planes_are_the_reduced_row(self, device: Device) -> None:
         """Adding planes inside equals reducing them first and adding the row. Red: the residual added first."""
         x, w = rows(12, 3, 160)
@@ -266,6 +291,15 @@ class TestInvariance:
         assert_pitch_free(device, add_case(x, normal(rng(22), 3, 3, 96), w, 1))
 
     @pytest.mark.parametrize("planes", [1, 3])
+    def test_a_cluster_does_not_depend_on_batch_or_pitch(self, device: Device, planes: int) -> None:
+        """The same for rows shared by blocks. Red: the row taken from the block, not from its cluster."""
+        x, w = rows(36, 3, 544)
+        case = spread_case(x, normal(rng(37), planes, 3, 544), w, 2, 2)
+
+        assert_stands_alone(device, case, batch=8)
+        assert_pitch_free(device, case)
+
+    @pytest.mark.parametrize("planes", [1, 3])
     def test_many_blocks_do_not_depend_on_batch_or_pitch(self, device: Device, planes: int) -> None:
         """The same for both launches of the many-block form. Red: chunk sums of a neighbouring row."""
         x, w = rows(32, 3, 1312)
@@ -321,7 +355,9 @@ class TestEdges:
         """
         x, w, zero = overflowing_rows(K), np.ones(K, np.float32), np.zeros((1, 3, K), np.float32)
 
-        for got in (norm_case(x, w, 1).run(device), many_blocks(device, x, zero, w, 1)):
+        forms = [norm_case(x, w, 1).run(device), many_blocks(device, x, zero, w, 1)]
+        forms.append(spread_case(x, zero[:1], w, 1, 4).run(device))
+        for got in forms:
             for name in ("scales", "normed"):
                 bad = np.isnan(got[name])
                 assert_same_bits(bad.all(axis=1), OVERFLOWS, name)
@@ -336,6 +372,11 @@ class TestMemory:
     def test_outputs_are_fully_written(self, device: Device, K: int) -> None:
         """What outputs held before shows nowhere. Red: the last block of a row skipped."""
         assert_fully_written(device, norm_case(*rows(26, 3, K), 2))
+
+    def test_outputs_of_a_cluster_are_fully_written(self, device: Device) -> None:
+        """The same where blocks share a row. Red: the last block's chunks left out."""
+        x, w = rows(38, 2, 1312)
+        assert_fully_written(device, spread_case(x, normal(rng(39), 2, 2, 1312), w, 2, 4))
 
     def test_many_block_outputs_are_fully_written(self, device: Device) -> None:
         """The same for the chunk sums. Red: the last chunk's sum not stored."""
@@ -378,6 +419,10 @@ class TestRefusal:
             (ADD_RMS_NORM_APPLY, {"x_pitch": 64}, "x_pitch = 64 is less than the row"),
             (ADD_RMS_NORM_QUANTIZE, {"K": 8224}, "K = 8224 must be between 32 and 8192"),
             (ADD_RMS_NORM_PART, {"K": 65568}, "K = 65568 must be between 32 and 65536"),
+            (ADD_RMS_NORM_SPREAD, {"parts": 3}, "parts = 3 blocks of a cluster must be 2, 4 or 8"),
+            (ADD_RMS_NORM_SPREAD, {"parts": 2, "K": 4128}, "K = 4128 has more chunks than 2 blocks of 8 warps"),
+            (ADD_RMS_NORM_SPREAD, {"parts": 2, "planes": 2}, "planes = 2 must be between 1 and 1"),
+            (ADD_RMS_NORM_SPREAD_PLANES, {"parts": 2, "planes": 65}, "planes = 65 must be between 1 and 64"),
             (ADD_RMS_NORM_APPLY, {"K": 65568}, "K = 65568 must be between 32 and 65536"),
         ],
     )

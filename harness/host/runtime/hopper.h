@@ -40,4 +40,15 @@ inline void await_flag(const unsigned* flag, unsigned value, LANE_SITE) {
   while (*flag != value) lane_rt::machine->poll({"await_flag", file, line});
 }
 
+inline void post(unsigned long long* slot, float value) {
+  lane_rt::machine->check_raised(slot, true);
+  *slot = 1ull << 32 | bits(value);
+  ++lane_rt::machine->progress;
+}
+
+inline float await_post(const unsigned long long* slot, LANE_SITE) {
+  while (*slot >> 32 == 0) lane_rt::machine->poll({"await_post", file, line});
+  return from_bits(static_cast<unsigned>(*slot));
+}
+
 }  // namespace lane
