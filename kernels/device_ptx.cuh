@@ -127,6 +127,22 @@ __device__ __forceinline__ void warp_sum(float (&v)[N]) {
     for (int i = 0; i < N; ++i) v[i] += __shfl_xor_sync(0xFFFFFFFFu, v[i], distance);
 }
 
+// The same sums where a lane needs one alone: lane l gets that of value l N / 32. At each distance a lane keeps half of
+// what it holds and gives the rest to its partner, who adds the same pair: N / 2 + N / 4 + ... shuffles, not 5 N.
+template <int N, int DISTANCE = 16>
+__device__ __forceinline__ float warp_sum_each(float (&v)[N]) {
+  constexpr bool HALVES = N * DISTANCE >= 32;
+  constexpr int HELD = HALVES ? N * DISTANCE / 32 : 1;
+  const bool upper = HALVES && threadIdx.x & DISTANCE;
+#pragma unroll
+  for (int i = 0; i < HELD; ++i) {
+    const float keep = upper ? v[HALVES ? i + HELD : 0] : v[i], give = HALVES && !upper ? v[HALVES ? i + HELD : 0] : v[i];
+    v[i] = keep + __shfl_xor_sync(0xFFFFFFFFu, give, DISTANCE);
+  }
+  if constexpr (DISTANCE > 1) return warp_sum_each<N, DISTANCE / 2>(v);
+  else return v[0];
+}
+
 template <int N>
 __device__ __forceinline__ void warp_max_nan(float (&v)[N]) {
 #pragma unroll

@@ -7,7 +7,7 @@ THREADS = 128
 
 
 def _derive(dims: Dims) -> Dims:
-    return {"pair": 2 * int(dims["HV"]), "ba_pitch": 2 * int(dims["HV"])}
+    return {"pair": 2 * int(dims["HV"]), "ba_pitch": 2 * int(dims["HV"]), "planes": 1}
 
 
 GATES = Kernel(
@@ -16,8 +16,9 @@ GATES = Kernel(
     symbol="gates",
     dependent=True,
     args=(
-        Buffer("ba", "f32", ("rows", "pair"), "r", "ba_pitch"),
+        Buffer("ba", "f32", ("planes", "rows", "pair"), "r", "ba_pitch"),
         Scalar("ba_pitch"),
+        Scalar("planes"),
         Buffer("A", "f32", ("HV",), "r"),
         Buffer("dt", "f32", ("HV",), "r"),
         Buffer("beta", "f32", ("rows", "HV"), "w"),
@@ -32,10 +33,11 @@ GATES = Kernel(
         ROWS,
         between("HV", 1, 65535, "value heads"),
         Rule(lambda d: int(d["rows"]) * int(d["HV"]) <= GRID_X - THREADS, "rows * HV exceeds what an int can count"),
+        between("planes", 1, 2**16, "the chunks of the widest projection"),
         *row_pitch("ba_pitch", "pair", step=1),
     ),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
-    doc="beta = sigmoid(b), g = A softplus(a + dt), alpha = exp(g), for each row and value head.",
+    doc="beta = sigmoid(b), g = A softplus(a + dt), alpha = exp(g), a row and value head each, from planes of b and a.",
 )
 
 KERNELS = (GATES,)

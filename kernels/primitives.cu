@@ -38,11 +38,13 @@ primitive_vote(const int* __restrict__ x /* [warps, 32] */, unsigned* __restrict
 
 __global__ void __launch_bounds__(32)
 primitive_warp_sum(const float* __restrict__ x /* [warps, 3, 32] */, float* __restrict__ one /* [warps, 32] */,
-                   float* __restrict__ three /* [warps, 3, 32] */) {
+                   float* __restrict__ three /* [warps, 3, 32] */, float* __restrict__ each /* [warps, 32] */) {
   const int l = threadIdx.x;
   x += blockIdx.x * 96 + l, three += blockIdx.x * 96 + l;
   one[blockIdx.x * 32 + l] = lane::warp_sum(x[0]);
   float v[3] = {x[0], x[32], x[64]};
+  float w[4] = {v[0], v[1], v[2], v[0]};
+  each[blockIdx.x * 32 + l] = lane::warp_sum_each(w);
   lane::warp_sum(v);
   three[0] = v[0], three[32] = v[1], three[64] = v[2];
 }

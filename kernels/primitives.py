@@ -89,11 +89,12 @@ WARP_SUM = Kernel(
     name="primitive_warp_sum",
     room="primitives",
     symbol="primitive_warp_sum",
-    args=(_words("x", "f32", "r", 3), _words("one", "f32", "w"), _words("three", "f32", "w", 3)),
+    args=(_words("x", "f32", "r", 3), _words("one", "f32", "w"), _words("three", "f32", "w", 3),
+          _words("each", "f32", "w")),
     geometry=_one_warp("warps"),
     rules=(WARPS,),
     limits=_limits(),
-    doc="The named tree over a warp, one value at a time and three at once.",
+    doc="The named tree over a warp: one value, three at once, and of four the one of a lane's quarter.",
 )
 
 MMA_S8 = _mma(

@@ -112,14 +112,23 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
     c, B, at = s.config, s.B, f"layers.{i}."
     count = rows.T * B
     keep = f"keep.{i}." if verify else ""
-    yield project(s, Projection(at + "qkvz", c.gdn_proj, c.d), count, Ref("qkvz"))
-    yield launch(
+    # the gates need only the normed row: before the large projection they run while its first weights are on their way
+    ba = launch(
         at + "ba",
         "projection_f32",
         {"x": Ref("normed"), "w": weight(at + "ba"), "y": Ref("ba")},
         {"rows": count, "K": c.d, "N": 2 * c.v_heads},
-        SEQS=1 if count == 1 else 8,
+        SEQS=next(n for n in (1, 2, 4, 8) if n >= min(count, 8)),
     )
+    yield ba
+    gates = {"beta": Ref(keep + "beta"), "g": Ref("g"), "alpha": Ref(keep + "alpha")}
+    yield launch(
+        at + "gates",
+        "gates",
+        {"ba": Ref("ba"), "A": weight(at + "Al"), "dt": weight(at + "Dt"), **gates},
+        {"rows": count, "HV": c.v_heads, "planes": ba.dims["planes"]},
+    )
+    yield project(s, Projection(at + "qkvz", c.gdn_proj, c.d), count, Ref("qkvz"))
     place = {"slot": Ref("slot"), "position": rows.position, "length": rows.length}
     yield launch(
         at + "conv",
@@ -134,13 +143,6 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
             "normed_heads": 2 * c.k_heads,
         },
         D=c.gdn_dim,
-    )
-    gates = {"beta": Ref(keep + "beta"), "g": Ref("g"), "alpha": Ref(keep + "alpha")}
-    yield launch(
-        at + "gates",
-        "gates",
-        {"ba": Ref("ba"), "A": weight(at + "Al"), "dt": weight(at + "Dt"), **gates},
-        {"rows": count, "HV": c.v_heads},
     )
     if s.lane.delta and rows.prefill:
         yield from chunked_rule(s, i, rows)

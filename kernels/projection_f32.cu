@@ -1,10 +1,12 @@
-// Small float32 projection (beta and decay of the GDN layer: N is two per value head): y = x W^T.
+// Small float32 projection (beta and decay of the GDN layer: N is two per value head), as planes of y = x W^T: a plane a
+// chunk of 256 elements of K. Whoever reads y adds them ascending from zero, which is the order of a long row.
 //
-// A warp does a chunk of 256 elements of K for 4 weight rows and SEQS sequences: lane l owns elements 8l .. 8l + 7, a
-// chain of fma from zero, and the lanes are summed by the xor tree 16, 8, 4, 2, 1. Chunks are added ascending from zero.
+// A warp does a chunk for 4 weight rows and SEQS sequences at a time: lane l owns elements 8l .. 8l + 7, a chain of fma
+// from zero, and the lanes are summed by the xor tree 16, 8, 4, 2, 1. Its weights stay in registers, loaded before the
+// wait for the launch that makes x; no warp waits for another.
 #include "device.cuh"
 
-constexpr int OWNED = 8, CHUNK = 32 * OWNED, W_ROWS = 4, CHUNKS = 128;
+constexpr int OWNED = 8, CHUNK = 32 * OWNED, W_ROWS = 4, ROWS = 16;
 
 __device__ inline void load_owned(float (&v)[OWNED], const float* p, bool inside) {
 #pragma unroll
@@ -16,20 +18,21 @@ __device__ inline void load_owned(float (&v)[OWNED], const float* p, bool inside
 }
 
 template <int SEQS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(128)
 projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [N, K] */,
-               float* __restrict__ y /* [rows, N] */, int y_pitch, int rows, int N, int K) {
-  lane::overlap_launches();
-  static_assert(SEQS >= 1 && W_ROWS * SEQS <= 32, "projection_f32: a lane of the first warp adds the chunks of one output");
+               float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int K) {
+  lane::admit_next_launch();
   constexpr int OUTPUTS = W_ROWS * SEQS;
-  SHARED(float, chunk_sums, [CHUNKS][OUTPUTS]);
-  const int n0 = blockIdx.x * W_ROWS, m0 = blockIdx.y * SEQS, l = threadIdx.x % 32, chunks = (K + CHUNK - 1) / CHUNK;
-  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += blockDim.x / 32) {
-    const int k = chunk * CHUNK + l * OWNED;
-    float weight[W_ROWS][OWNED], sum[OUTPUTS];
+  static_assert(OUTPUTS <= 32 && ROWS % SEQS == 0, "projection_f32: an output of a pass has lanes of its own, and passes tile a block");
+  const int l = threadIdx.x % 32, k = blockIdx.x * CHUNK + l * OWNED;
+  const int n0 = (blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32) * W_ROWS, first = blockIdx.z * ROWS;
+  float weight[W_ROWS][OWNED];
 #pragma unroll
-    for (int r = 0; r < W_ROWS; ++r)
-      load_owned(weight[r], w + static_cast<long long>(n0 + r < N ? n0 + r : N - 1) * K + k, k < K);
+  for (int r = 0; r < W_ROWS; ++r)
+    load_owned(weight[r], w + static_cast<long long>(n0 + r < N ? n0 + r : N - 1) * K + k, k < K);
+  lane::await_launches_before();
+  for (int m0 = first; m0 < first + ROWS && m0 < rows; m0 += SEQS) {
+    float sum[OUTPUTS];
 #pragma unroll
     for (int q = 0; q < SEQS; ++q) {
       float v[OWNED];
@@ -42,16 +45,9 @@ projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const f
         sum[q * W_ROWS + r] = acc;
       }
     }
-    lane::warp_sum(sum);
-    float mine = 0.0f;
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; ++o) mine = l == o ? sum[o] : mine;
-    if (l < OUTPUTS) chunk_sums[chunk][l] = mine;
+    const float mine = lane::warp_sum_each(sum);
+    const int output = l / (32 / OUTPUTS), row = m0 + output / W_ROWS, n = n0 + output % W_ROWS;
+    if (l % (32 / OUTPUTS) == 0 && row < rows && n < N)
+      y[(static_cast<long long>(blockIdx.x) * rows + row) * y_pitch + n] = mine;
   }
-  __syncthreads();
-  if (threadIdx.x >= OUTPUTS) return;
-  const int row = m0 + threadIdx.x / W_ROWS, n = n0 + threadIdx.x % W_ROWS;
-  float total = 0.0f;
-  for (int chunk = 0; chunk < chunks; ++chunk) total = total + chunk_sums[chunk][threadIdx.x];
-  if (row < rows && n < N) y[static_cast<long long>(row) * y_pitch + n] = total;
 }

@@ -26,6 +26,7 @@ from locks.support import (
     wild,
 )
 from oracle import gates as truth
+from oracle.bits.add import sum_planes
 from oracle.bits.gates import gates
 from oracle.errors import LanelockError
 from oracle.functions import softplus
@@ -33,9 +34,13 @@ from oracle.functions import softplus
 
 def case_of(ba: np.ndarray, A: np.ndarray, dt: np.ndarray) -> Case:
     """Rows [rows, 2 HV] of gate inputs, b first."""
-    rows, HV = len(ba), len(A)
-    inputs = {"ba": ba.reshape(rows, 2, HV).reshape(rows, 2 * HV), "A": A, "dt": dt}
-    return Case(GATES, {"rows": rows, "HV": HV}, inputs)
+    return planed_case(ba[None], A, dt)
+
+
+def planed_case(ba: np.ndarray, A: np.ndarray, dt: np.ndarray) -> Case:
+    """The same as planes [planes, rows, 2 HV]."""
+    dims = {"rows": ba.shape[1], "HV": len(A), "planes": len(ba)}
+    return Case(GATES, dims, {"ba": ba, "A": A, "dt": dt})
 
 
 def random_case(seed: int, rows: int, HV: int) -> Case:
@@ -46,7 +51,7 @@ def random_case(seed: int, rows: int, HV: int) -> Case:
 
 def contract(case: Case) -> dict[str, np.ndarray]:
     """What the contract writes."""
-    beta, g, alpha = gates(case.inputs["ba"], case.inputs["A"], case.inputs["dt"])
+    beta, g, alpha = gates(sum_planes(case.inputs["ba"]), case.inputs["A"], case.inputs["dt"])
     return {"beta": beta, "g": g, "alpha": alpha}
 
 
@@ -64,7 +69,7 @@ class TestValue:
         case = random_case(1, rows, HV)
         got = case.run(device)
 
-        ba, A, dt = (case.inputs[n].astype(np.float64) for n in ("ba", "A", "dt"))
+        [ba], A, dt = (case.inputs[n].astype(np.float64) for n in ("ba", "A", "dt"))
         beta, g = truth.gates(ba, A, dt)
         inner = np.abs(A) * (U * np.abs(ba[:, HV:] + dt) + 4 * ULP * softplus(ba[:, HV:] + dt)) + U * np.abs(g)
         alpha = np.exp(g)
@@ -98,6 +103,16 @@ class TestContract:
         case = random_case(2, rows, HV)
 
         assert_same_outputs(case.run(device), contract(case))
+
+    @pytest.mark.parametrize("planes", [2, 10, 20, 23])
+    def test_planes_are_added_ascending_first(self, device: Device, planes: int) -> None:
+        """Planes of the small projection are added from zero, ascending. Red: descending; the eleventh lost."""
+        g = rng(8, planes)
+        case = planed_case(normal(g, planes, 3, 10), -np.exp(normal(g, 5)), normal(g, 5))
+
+        assert_same_outputs(case.run(device), contract(case))
+        assert_pitch_free(device, case)
+        assert_stands_alone(device, case)
 
     @PROPERTY
     @given(seed=st.integers(0, 2**32 - 1), HV=st.integers(1, 40))
@@ -146,7 +161,7 @@ class TestEdges:
     def test_a_nan_stays_in_its_head(self, device: Device) -> None:
         """A NaN input makes its own head's gate NaN, in its row only. Red: NaN taken for a large number."""
         case = random_case(3, 3, 4)
-        case.inputs["ba"][1, 2], case.inputs["ba"][2, 4] = np.nan, np.nan
+        case.inputs["ba"][0, 1, 2], case.inputs["ba"][0, 2, 4] = np.nan, np.nan
         got = case.run(device)
 
         assert_same_bits(np.argwhere(np.isnan(got["beta"])), np.array([[1, 2]]))
@@ -216,6 +231,7 @@ class TestRefusal:
             ({"rows": 2**30, "HV": 4}, "rows \\* HV exceeds what an int can count"),
             ({"rows": 2**31 - 128, "HV": 1}, "rows \\* HV exceeds what an int can count"),
             ({"ba_pitch": 7}, "ba_pitch = 7 is less than the row"),
+            ({"planes": 0}, "planes = 0 must be between 1 and"),
         ],
     )
     def test_unsupported_size_is_refused(self, device: Device, dims: dict[str, int], sentence: str) -> None:

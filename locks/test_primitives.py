@@ -123,12 +123,16 @@ class TestLanes:
     @PROPERTY
     @given(seed=st.integers(0, 2**32 - 1))
     def test_warp_sums_are_the_named_tree(self, device: Device, seed: int) -> None:
-        """One sum and three sums at once are the tree 16, 8, 4, 2, 1, in every lane. Red: the tree 1, 2, 4, 8, 16."""
+        """One sum, three at once, and of four the one of each quarter are the tree 16, 8, 4, 2, 1, in every lane.
+
+        Red: the tree 1, 2, 4, 8, 16; a half kept that should have been given.
+        """
         x = wild(rng(seed), 3, 3, 32)
         got = Case(WARP_SUM, {"warps": 3}, {"x": x}).run(device)
 
         sums = np.broadcast_to(tree(x)[..., None], x.shape)
-        assert_same_outputs(got, {"one": np.ascontiguousarray(sums[:, 0]), "three": sums})
+        each = np.repeat(sums[:, [0, 1, 2, 0], 0], 8, axis=1)
+        assert_same_outputs(got, {"one": np.ascontiguousarray(sums[:, 0]), "three": sums, "each": each})
 
 
 @pytest.mark.verify

@@ -176,6 +176,12 @@ inline void warp_sum(float (&v)[N], LANE_SITE) {
 }
 
 template <int N>
+inline float warp_sum_each(float (&v)[N], LANE_SITE) {
+  warp_tree(v, {"warp_sum_each", file, line}, [](float a, float b) { return a + b; });
+  return v[lane_rt::my_lane() * N / 32];
+}
+
+template <int N>
 inline void warp_max_nan(float (&v)[N], LANE_SITE) {
   warp_tree(v, {"warp_max_nan", file, line}, [](float a, float b) { return maximum(a, b); });
 }
