@@ -20,6 +20,7 @@ FILES = {
     ("trace", "--out"): f"trace {MODEL} --launch embed --out",
     ("report accuracy", "--markdown"): "report accuracy --device cuda:99 --markdown",
     ("report accuracy", "--html"): "report accuracy --device cuda:99 --html",
+    ("emit", "--out"): f"emit {MODEL} --n 1 --out",
     ("strength", "--out"): "strength --root /missing --out",
 }
 RECORDS = {

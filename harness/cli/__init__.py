@@ -29,6 +29,7 @@ COMMANDS = (
     "trace",
     "bisect",
     "ablate",
+    "emit",
     "sanitize",
 )
 

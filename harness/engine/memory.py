@@ -113,11 +113,12 @@ def open_engine(device: Device, setting: Setting, plan: Plan, weights: Weights) 
     memory = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values()}
     engine = Engine(device, setting, plan, memory, built)
     load_weights(plan, weights, engine.write, engine.run, maker(engine, weights))
-    _start(engine)
+    start(engine)
     return engine
 
 
-def _start(engine: Engine) -> None:
+def start(engine: Engine) -> None:
+    """Write tables and the values that control buffers begin with."""
     s, buffers = engine.setting, engine.plan.buffers
     if "cosine" in buffers:
         cosine, sine = rope_table(s.config, s.context)

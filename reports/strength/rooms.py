@@ -48,6 +48,7 @@ SPECIAL: tuple[Room, ...] = (
     ),
     Room("state_drift", ("reports/state_drift.py",), ("locks/test_state_drift.py",)),
     Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
+    Room("emit", ("harness/emit/*.py",), ("locks/test_emit.py",)),
     Room("bisect", ("harness/bisect.py", "harness/commits.py", "harness/trace.py"), ("locks/test_bisect.py",)),
     Room(
         "codes",
