@@ -18,6 +18,7 @@ from harness.emit.sources import sources
 from harness.engine import Choice, Engine, Request
 from harness.engine.session import setting
 from kernels.lanes import lane
+from kernels.places import ROOT
 from kernels.programs import Setting
 from kernels.steps import make_plan
 from kernels.tuning import Tuning
@@ -131,7 +132,8 @@ class TestText:
         """Headers stand once, in front of whoever includes them; no quoted include of ours is left."""
         text = sources(["conv.cu", "gates.cu", "rms_norm.cu", "swiglu.cu"])
 
-        assert re.findall(r'#include "([^"]+)"', text) == ["cuda.h", "lane.h"]  # the host's, behind its own macro
+        left = re.findall(r'#include "([^"]+)"', text)  # the host's, behind its own macro
+        assert [name for name in left if not (ROOT / "harness/host/runtime" / name).is_file()] == []
         assert text.count("struct half_t {") == 1
         assert [text.count(f"namespace room_{n} {{") for n in ("conv", "gates", "rms_norm", "swiglu")] == [1] * 4
         assert text.index("struct half_t {") < text.index("namespace room_conv {")
