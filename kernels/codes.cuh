@@ -84,12 +84,16 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
   if (k >= K) return;
 
   const bool finite = is_finite(amax);
-  const float scale = maximum(amax / TOP, SMALLEST_SCALE);
+  const float scale = maximum(Divisor(TOP).of(amax), SMALLEST_SCALE);
+  float scaled[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) scaled[i] = y[i];
+  Divisor(scale).divide(scaled);
   int hi[N], lo[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     // never beyond TOP: |y| <= amax, and scale is at least amax / TOP to half a unit in its last place
-    const int q = finite ? static_cast<int>(rintf(y[i] / scale)) : 0;
+    const int q = finite ? static_cast<int>(rintf(scaled[i])) : 0;
     hi[i] = WORDS == 1 ? q : (q + 64) >> 7;
     lo[i] = q - 128 * hi[i];
   }

@@ -70,8 +70,9 @@ __device__ inline float dot(const float (&a)[PER], const float (&b)[PER]) {
 template <int D, int PER>
 __device__ inline void head_rms_norm(float (&x)[PER], const float (&w)[PER], float eps) {
   const float root = finite_root(dot(x, x) / static_cast<float>(D) + eps);
+  Divisor(root).divide(x);
 #pragma unroll
-  for (int i = 0; i < PER; ++i) x[i] = (x[i] / root) * w[i];
+  for (int i = 0; i < PER; ++i) x[i] = x[i] * w[i];
 }
 
 }  // namespace lane

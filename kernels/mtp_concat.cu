@@ -31,8 +31,9 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
     float v[OWNED], weight[OWNED];
     lane::load_row(v, x + k, k < K);
     lane::load_row(weight, w + k, k < K);
+    lane::Divisor(root).divide(v);
 #pragma unroll
-    for (int i = 0; i < OWNED; ++i) v[i] = (v[i] / root) * weight[i];
+    for (int i = 0; i < OWNED; ++i) v[i] = v[i] * weight[i];
     // a lane behind the end of its half takes part in the block's maximum and must store nothing
     lane::store_codes<WORDS>(v, k < K ? k + second * K : 2 * K, 2 * K, row_codes, row_scales);
   }

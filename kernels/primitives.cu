@@ -161,3 +161,16 @@ primitive_e4m3(const float* __restrict__ x /* [n] */, e4m3_t* __restrict__ code 
   code[i] = lane::to_e4m3(x[i]);
   back[i] = lane::to_float(code[i]);
 }
+
+// a divisor and four quotients a thread
+__global__ void __launch_bounds__(128)
+primitive_divide(const float* __restrict__ x /* [n, 4] */, const float* __restrict__ d /* [n] */,
+                 float* __restrict__ y /* [n, 4] */, float* __restrict__ one /* [n] */, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float v[4] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
+  const lane::Divisor divisor(d[i]);
+  one[i] = divisor.of(v[0]);
+  divisor.divide(v);
+  y[4 * i] = v[0], y[4 * i + 1] = v[1], y[4 * i + 2] = v[2], y[4 * i + 3] = v[3];
+}

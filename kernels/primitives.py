@@ -136,6 +136,23 @@ COPY = Kernel(
     doc="Chunks of 512 bytes through a ring of asynchronous copies; the last `tail` bytes of each 16 become zeros.",
 )
 
+DIVIDE = Kernel(
+    name="primitive_divide",
+    room="primitives",
+    symbol="primitive_divide",
+    args=(
+        Buffer("x", "f32", ("n", 4), "r"),
+        Buffer("d", "f32", ("n",), "r"),
+        Buffer("y", "f32", ("n", 4), "w"),
+        Buffer("one", "f32", ("n",), "w"),
+        Scalar("n"),
+    ),
+    geometry=_elements,
+    rules=(COUNT,),
+    limits=_limits(),
+    doc="Four quotients by one divisor, and one alone: the IEEE quotients.",
+)
+
 BARRIER = Kernel(
     name="primitive_barrier",
     room="primitives",
@@ -163,4 +180,4 @@ def _convert(name: str, code: str, doc: str) -> Kernel:
 HALF = _convert("primitive_half", "f16", "float32 to f16 and back.")
 E4M3 = _convert("primitive_e4m3", "e4m3", "float32 to e4m3 and back.")
 
-KERNELS = (DP4A, SHUFFLE, VOTE, WARP_SUM, MMA_S8, MMA_E4M3, LDMATRIX, COPY, BARRIER, HALF, E4M3)
+KERNELS = (DP4A, SHUFFLE, VOTE, WARP_SUM, MMA_S8, MMA_E4M3, LDMATRIX, COPY, DIVIDE, BARRIER, HALF, E4M3)

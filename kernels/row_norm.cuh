@@ -31,8 +31,9 @@ template <int WORDS>
 __device__ inline void finish_chunk(float (&v)[OWNED], const float (&weight)[OWNED], float root, int k, int K,
                                     signed char* __restrict__ codes, float* __restrict__ scales,
                                     float* __restrict__ normed) {
+  lane::Divisor(root).divide(v);
 #pragma unroll
-  for (int i = 0; i < OWNED; ++i) v[i] = (v[i] / root) * weight[i];
+  for (int i = 0; i < OWNED; ++i) v[i] = v[i] * weight[i];
   if (normed != nullptr && k < K) lane::store_row(normed + k, v);
   lane::store_codes<WORDS>(v, k, K, codes, scales);
 }

@@ -12,6 +12,7 @@ from kernels.entry import Kernel, Value, instance
 from kernels.primitives import (
     BARRIER,
     COPY,
+    DIVIDE,
     DP4A,
     E4M3,
     HALF,
@@ -133,6 +134,64 @@ class TestLanes:
         sums = np.broadcast_to(tree(x)[..., None], x.shape)
         each = np.repeat(sums[:, [0, 1, 2, 0], 0], 8, axis=1)
         assert_same_outputs(got, {"one": np.ascontiguousarray(sums[:, 0]), "three": sums, "each": each})
+
+
+def hard_quotients(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Float32 pairs whose quotient lies as near to the middle between two neighbours as a quotient can, on either side.
+
+    For an odd 24-bit b let m be the inverse of b modulo 2^25, or 2^25 less it: b m is 1 or -1 modulo 2^25, so with a
+    the whole number next to b m / 2^25 the quotient a / b is m / 2^25 off by 1 / (b 2^25). m is odd: such a middle.
+    """
+    b = rng(seed).integers(2**23, 2**24, count) | 1
+    m = np.array([pow(int(v), -1, 2**25) for v in b])
+    m = np.where(m < 2**24, 2**25 - m, m)
+    a = (b * m + 2**24) >> 25
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def divide_case(x: np.ndarray, d: np.ndarray) -> Case:
+    """Quotients of x [n, 4] by d [n]."""
+    return Case(DIVIDE, {"n": len(d)}, {"x": x, "d": d})
+
+
+@pytest.mark.verify
+class TestQuotients:
+    """Several quotients by one divisor."""
+
+    def assert_ieee(self, device: Device, x: np.ndarray, d: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            y = x / d[:, None]
+        assert_same_outputs(divide_case(x, d).run(device), {"y": y, "one": np.ascontiguousarray(y[:, 0])})
+
+    def test_quotients_next_to_a_middle_are_rounded_right(self, device: Device) -> None:
+        """The hardest quotients there are, at sizes over the whole range, are those of IEEE division.
+
+        Red: a product with the reciprocal, which is wrong in one of four.
+        """
+        a, b = hard_quotients(9, 4096)
+        exponents = rng(10).integers(-90, 60, (1024, 5))
+        x = np.ldexp(a[:4096].reshape(1024, 4), exponents[:, :4]).astype(np.float32)
+        for column in range(4):
+            self.assert_ieee(device, np.roll(x, column, axis=1), np.ldexp(b[column::4], exponents[:, 4] // 2))
+
+    @PROPERTY
+    @given(seed=st.integers(0, 2**32 - 1))
+    def test_quotients_of_any_values_are_ieee(self, device: Device, seed: int) -> None:
+        """Subnormal to infinite, zeros and NaN, in operand and divisor. Red: a remainder that underflows."""
+        x, d = wild(rng(seed), 64, 4), np.abs(wild(rng(seed, 1), 64))
+
+        self.assert_ieee(device, x, d)
+
+    def test_quotients_at_the_edges_are_ieee(self, device: Device) -> None:
+        """Every pair of sizes at which a step could overflow or lose bits. Red: a limit one binade too far."""
+        sizes = np.float32([0, 2.0**-149, 2.0**-127, 2.0**-126, 2.0**-101, 2.0**-100, 1, 2.0**100, 2.0**101, 2.0**125,
+                            2.0**126, 2.0**127, np.finfo(np.float32).max, np.inf, np.nan])  # fmt: skip
+        with np.errstate(all="ignore"):
+            near = np.concatenate([sizes, np.nextafter(sizes, np.float32(np.inf)), sizes * np.float32(1.7)])
+            x, d = (v.reshape(-1) for v in np.meshgrid(near, near))
+            odd = x * np.float32(1.2345678)
+
+        self.assert_ieee(device, np.stack([x, -x, odd, -odd], axis=1), d)
 
 
 @pytest.mark.verify
