@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "golden" / "checkpoint" / "kjv-1m.safetensors"
 PEERS = ROOT / "locks" / "data" / "qwen35-ratio3"
 LANES = tuple(base + extra for base in ("a15", "a8", "q4") for extra in ("", "+s16", "+kv16", "+s16+kv16"))
+#: A lane that is exact on the build that recorded it, and elsewhere held to its tokens.
+BOUNDED = ("a8+delta",)
 
 
 @dataclass(frozen=True, slots=True)

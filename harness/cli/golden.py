@@ -9,7 +9,7 @@ from typing import Any
 
 from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, build_of, decoded, record
-from golden.sources import LANES, source, sources
+from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import Golden, read_all, replace
 from harness.device import Device, NotRun
 from harness.devices import available, check_choice, open_device
@@ -79,7 +79,7 @@ def run_record(args: argparse.Namespace) -> None:
         for one in sources() if args.source is None else (source(args.source),):
             weights = one.weights()
             requests = [Request(p, one.count) for p in one.prompts]
-            lanes = args.lane or LANES
+            lanes = args.lane or (*LANES, *BOUNDED)
             for i, lane in enumerate(lanes):
                 progress(f"{one.name} {lane}", i, len(lanes))
                 goldens += record(opener(device), device, one.name, weights, lane, requests, args.reason)
