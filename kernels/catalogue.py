@@ -21,6 +21,7 @@ ROOMS = (
     "gemm_mma",
     "gemm_rows",
     "gemm_tc",
+    "gemm_wg",
     "gemv_register",
     "gemv_rows",
     "gemv_staged",

@@ -103,6 +103,8 @@ def candidates(
         for stream in streams(*shape, planes=projection.planes):
             yield stream.kernel, stream.template, stream.dims
     form = ("_tiled" if tuning.tiled or streamed else "") + ("_q4" if bits == 4 else "")
+    if rows >= tuning.warpgroup_rows:
+        yield from _warpgroup(projection, rows, lane, machine, tuning, form)
     if rows >= tuning.prefill_rows:
         yield from _prefill(projection, rows, lane, machine, tuning, form)
     # on the host a matrix product is one call of the model, and a GEMV many shuffles
@@ -117,6 +119,7 @@ def candidates(
         split = _split(projection, ceil_div(rows, 32), 64, machine, tuning.blocks_per_sm, tuning)
         yield "gemm_dp4a", {"WORDS": lane.words, "CHUNK": 128}, split
         yield "gemm_mma", {"WORDS": lane.words}, {}
+    yield from _warpgroup(projection, rows, lane, machine, tuning, form)
     yield from _prefill(projection, rows, lane, machine, tuning, form)
 
 
@@ -125,11 +128,22 @@ def _is_streamed(machine: Machine, tuning: Tuning) -> bool:
     forced = tuning.lowering
     if forced.startswith("projection_stream"):
         return True
-    return machine.arch == "sm_90a" and tuning.stream_rows > 0 and (not forced or "tiled" in forced)
+    panels = not forced or "tiled" in forced or "wg" in forced
+    return machine.arch == "sm_90a" and tuning.stream_rows > 0 and panels
 
 
 def _gemv_rows(lane: Lane, rows: int) -> Candidate:
     return "gemv_rows", {"WORDS": lane.words, "SEQS": _least(SEQS, rows)}, {}
+
+
+def _warpgroup(
+    projection: Projection, rows: int, lane: Lane, machine: Machine, tuning: Tuning, form: str
+) -> Iterator[Candidate]:
+    """The warpgroup tile, which reads panels."""
+    if form.startswith("_tiled"):
+        words = 1 if form == "_tiled_q4" else lane.words
+        split = _split(projection, ceil_div(rows, 128), 128, machine, tuning.prefill_blocks_per_sm, tuning)
+        yield f"gemm_wg{form.removeprefix('_tiled')}", {"WORDS": words, "STAGES": 3}, split
 
 
 def _prefill(

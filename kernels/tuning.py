@@ -29,6 +29,7 @@ class Tuning:
     stream_rows: on Hopper, up to so many rows stream pre-tiled weights through the copy engine (0: never, and weights
     stay in rows).
     prefill_rows: from so many rows on the rows-in-M tile is used.
+    warpgroup_rows: from so many rows on Hopper multiplies pre-tiled weights by products of warpgroups.
     blocks_per_sm: a projection is split along K until so many blocks an SM have work.
     prefill_blocks_per_sm: the same for prefill, whose blocks are few and long.
     max_splits: most blocks along K.
@@ -41,6 +42,7 @@ class Tuning:
     gemv_rows: int = 4
     prefill_rows: int = 128
     stream_rows: int = 64
+    warpgroup_rows: int = 65
     blocks_per_sm: int = 2
     prefill_blocks_per_sm: int = 4
     max_splits: int = 8

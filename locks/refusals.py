@@ -129,6 +129,14 @@ REFUSALS: tuple[Refusal, ...] = (
         "gemm_rows.cu",
         expression="gemm_rows_q4<1, 128, 1>",
     ),
+    Refusal("gemm_wg: a chunk is copied while another is multiplied", "gemm_wg.cu", expression="gemm_wg<1, 8, 1>"),
+    Refusal("gemm_wg: the stages do not fit a block", "gemm_wg.cu", expression="gemm_wg<2, 8, 4>"),
+    Refusal(
+        "gemm_wg: the swizzle of a stage's codes repeats every 1024 bytes",
+        "gemm_wg.cu",
+        edit=("WARPS = 4 * GROUPS,", "WARPS = 3 * GROUPS,"),
+        expression="gemm_wg<1, 8, 2>",
+    ),
     Refusal(
         "projection_f32: an output of a pass has lanes of its own, and passes tile a block",
         "projection_f32.cu",

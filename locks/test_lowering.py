@@ -157,6 +157,15 @@ class TestRules:
 
         assert [choose(p, r, lane("a8"), H200, PLAIN).kernel for r in (127, 128)] == ["gemm_tc", "gemm_rows_wide"]
 
+    def test_batches_too_large_to_stream_take_the_warpgroup_tile(self) -> None:
+        """From `warpgroup_rows` rows on an H200 takes the warpgroup tile, no other GPU does. Red: one row more."""
+        p, other = Projection("qkvz", 16384, 5120), Machine("sm_100a", 132, SHARED["sm_100a"])
+        chosen = [choose(p, rows, lane(n), H200, Tuning()).kernel for n in ("a8", "q4") for rows in (64, 65, 4096)]
+
+        assert chosen[1:3] + chosen[4:] == ["gemm_wg"] * 2 + ["gemm_wg_q4"] * 2
+        assert all("stream" in name for name in (chosen[0], chosen[3]))
+        assert choose(p, 512, lane("a8"), other, Tuning(tiled=True)).kernel == "gemm_rows_tiled_wide"
+
     def test_the_wide_tile_needs_three_quarters_of_the_machine(self) -> None:
         """99 tiles of 128 weights make an H200 take the wide form, 98 the narrow one. Red: a grid half empty."""
         chosen = [
@@ -201,7 +210,7 @@ class TestForced:
     @pytest.mark.parametrize("name", [n for n in FAMILY if n.startswith("gem") and n != "gemm_tc_ring"])
     def test_a_forced_lowering_is_the_one_chosen(self, name: str) -> None:
         """Every lowering that a lane can reach is chosen when it is named. Red: the knob ignored."""
-        knobs = Tuning(lowering=name, tiled="tiled" in name or "stream" in name)
+        knobs = Tuning(lowering=name, tiled=any(w in name for w in ("tiled", "stream", "wg")))
         chosen = choose(Projection("gu", 1024, 512), 5, lane("q4" if "q4" in name else "a8"), H200, knobs)
 
         assert chosen.kernel == name

@@ -80,6 +80,7 @@ class TestFamily:
             *("gemm_tc", "gemm_tc_ring", "gemm_tc_q4", "gemm_tc_tiled", "gemm_tc_tiled_q4"),
             *("gemm_rows", "gemm_rows_wide", "gemm_rows_q4", "gemm_rows_q4_wide"),
             *("gemm_rows_tiled", "gemm_rows_tiled_wide", "gemm_rows_tiled_q4", "gemm_rows_tiled_q4_wide"),
+            *("gemm_wg", "gemm_wg_q4"),
             *("projection_stream", "projection_stream_pairs", "projection_stream_q4"),
         }
 
@@ -127,7 +128,7 @@ class TestContract:
             if f.admits(part):
                 assert_same_bits(run(device, f, part), expected[:rows], f"{f} {rows} rows")
 
-    @pytest.mark.parametrize("name", [n for n in FAMILY if "gemm_rows" in n])
+    @pytest.mark.parametrize("name", [n for n in FAMILY if "gemm_rows" in n or "wg" in n])
     def test_tiles_of_many_rows_are_the_contract(self, device: Device, name: str) -> None:
         """Rows on both sides of a tile of 128, by any number of blocks. Red: rows and outputs of a tile exchanged."""
         f = form(name)

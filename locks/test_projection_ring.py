@@ -14,7 +14,7 @@ from oracle.bits import projection as contract
 
 RINGS = [f for n in FAMILY for f in forms(n) if "STAGES" in f.template and f.words == 1]
 #: One ring a kernel, and every chunk width and stage count of the tile that is built with several.
-DISTINCT = [f for f in RINGS if f.template == form(f.name).template or f.name == "gemm_tc_ring"]
+DISTINCT = [f for f in RINGS if f.template == form(f.name).template or f.name in ("gemm_tc_ring", "gemm_wg")]
 
 
 class TestRing:
@@ -99,6 +99,18 @@ def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
     }
 
 
+def work_of_warpgroups(f: Form, rows: int, N: int, K: int) -> dict[str, int]:
+    """Products of 64 weight rows by 64 activation rows; a tile is 128 by 128, and copies all that it reads."""
+    tall, wide, blocks = ceil_to(N, 128), ceil_to(rows, 128), K // 32
+    return {
+        "wgmma": tall * wide * f.words * blocks // (64 * 64),
+        "mma_s8": 0,
+        "dp4a": 0,
+        "bulk_bytes": tall // 16 * panel_bytes(4 if f.is_q4 else 8) * blocks // 4 * (wide // 128),
+        "cp_async_bytes": tall // 128 * wide * (K * f.words + 4 * blocks),
+    }
+
+
 class TestWork:
     """The work of a launch is what its formula says: no output is computed twice (counted on the host device)."""
 
@@ -112,9 +124,10 @@ class TestWork:
         if device.properties.kind != "host":
             pytest.skip("not run: work is counted on the host device only")
         # a part of a tile, and tiles that are full: a tile more would store nothing and still be work
+        formula = work_of_warpgroups if "wg" in f.name else work
         for rows, N in ((1 if f.name == "gemv_rows" else 5, 70), (width(f), 128)):
             counted = watched(device, f.case(operands(rows, N, 1024, f.words)))
-            expected = {**work(f, rows, N, 1024), "store_bytes": rows * N * 4, "stored_again": 0}
+            expected = {**formula(f, rows, N, 1024), "store_bytes": rows * N * 4, "stored_again": 0}
 
             assert {k: counted[k] for k in expected} == expected, f"{f} {rows} rows, {N} outputs"
 
@@ -132,6 +145,7 @@ class TestWork:
 
 #: Families of instructions that a kernel must hold, and those of its neighbours that it must not.
 _TILE = ({"mma", "cp.async", "cp.async.wait", "ldmatrix", "barrier"}, {"dp4a", "shuffle", "wgmma", "bulk"})
+_WARPGROUP = ({"wgmma", "bulk", "mbarrier", "cp.async", "cp.async.wait", "barrier"}, {"mma", "dp4a", "ldmatrix"})
 _STREAM = ({"mma", "bulk", "mbarrier", "ldmatrix"}, {"dp4a", "wgmma"})
 HOLDS = {
     "gemv_register": ({"dp4a", "shuffle"}, {"mma", "cp.async", "barrier"}),
@@ -140,6 +154,7 @@ HOLDS = {
     "gemm_dp4a": ({"dp4a", "barrier"}, {"mma", "cp.async"}),
     "gemm_mma": ({"mma"}, {"dp4a", "cp.async", "barrier"}),
     **dict.fromkeys((n for n in FAMILY if n.startswith(("gemm_tc", "gemm_rows"))), _TILE),
+    **dict.fromkeys((n for n in FAMILY if n.startswith("gemm_wg")), _WARPGROUP),
     **dict.fromkeys((n for n in FAMILY if n.startswith("projection_stream")), _STREAM),
 }
 

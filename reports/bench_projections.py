@@ -24,8 +24,8 @@ from reports.bench_buffers import Bench, Call, step_projections, weight_bytes
 LEAST_READ = 4300.0
 #: Rows checked at either end of a batch; every projection of every case is checked.
 ENDS = 4
-#: Most rows of a decode step.
-DECODE_ROWS = 64
+#: Most rows of a decode step; more are a chunk of a prompt, whose largest case has PREFILL_ROWS.
+DECODE_ROWS, PREFILL_ROWS = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Case:
 
 CASES = (
     *(Case("a8", n) for n in (1, 2, 4, 8, 32, 64)), *(Case("a15", n) for n in (1, 2, 4, 8, 32)),
-    Case("q4", 1), Case("a8", 512),
+    Case("q4", 1), *(Case("a8", n) for n in (96, 256, 512)), Case("a15", 512), Case("q4", 512),
 )  # fmt: skip  # a line for decode, one for the rest
 
 
@@ -181,5 +181,6 @@ def _alone(bench: Bench, step: Step, projections: Sequence[Projection], wanted: 
 
 
 def at_most(cases: Sequence[Case], rows: int, prefill: int) -> list[Case]:
-    """The cases of no more rows, and those of 512 with another number."""
-    return [replace(c, rows=prefill) if c.rows == 512 else c for c in cases if c.rows <= rows or c.rows == 512]
+    """The decode cases of no more rows; prefill cases with so many in place of PREFILL_ROWS, others in proportion."""
+    found = [c if c.rows <= DECODE_ROWS else replace(c, rows=c.rows * prefill // PREFILL_ROWS) for c in cases]
+    return [f for c, f in zip(cases, found, strict=True) if c.rows > DECODE_ROWS or c.rows <= rows]

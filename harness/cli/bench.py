@@ -55,7 +55,8 @@ def run_projections(args: argparse.Namespace) -> int:
     figures = bench_projections.measure(device, config, cases)
     if not args.no_cublas and device.properties.kind == "cuda":
         shapes = [(p.N, p.K) for p in step_projections(config)]
-        figures["cublas_ms"] = bench_cublas.beside(shapes, [n for n in (1, 8, 32, 64) if n <= args.most])
+        decode = bench_cublas.beside(shapes, [n for n in (1, 8, 32, 64) if n <= args.most])
+        figures["cublas_ms"] = decode | bench_cublas.beside(shapes[:-1], [args.prefill])
     _finish(args, "bench-projections", figures, ("ms", "GB_s", "share", "TOPS"))
     return 0 if all(all(row["bits"].values()) for row in figures["rows"]) else 1
 

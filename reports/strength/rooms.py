@@ -66,6 +66,11 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_rules.py", "locks/test_quantize.py", "locks/test_rms_norm.py"),
     ),
     Room(
+        "gemm_wg",
+        ("kernels/gemm_wg.*",),
+        ("locks/test_hopper.py", "locks/test_projection_ring.py", "locks/test_projection.py"),
+    ),
+    Room(
         "projection",
         (
             "kernels/gem*",
@@ -88,8 +93,18 @@ SPECIAL: tuple[Room, ...] = (
     ),
     Room(
         "hopper",
-        ("harness/host/runtime/bulk.cpp", "harness/host/runtime/hopper.h"),
-        ("locks/test_host_device.py", "locks/test_projection_ring.py", "locks/test_projection.py"),
+        (
+            "harness/host/runtime/bulk.cpp",
+            "harness/host/runtime/wgmma.cpp",
+            "harness/host/runtime/hopper.h",
+            "kernels/hopper.cuh",
+        ),
+        (
+            "locks/test_hopper.py",
+            "locks/test_host_device.py",
+            "locks/test_projection_ring.py",
+            "locks/test_projection.py",
+        ),
     ),
     Room(
         "host_device",

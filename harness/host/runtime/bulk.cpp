@@ -56,6 +56,7 @@ void add_bytes(BarrierState& s, int bytes) {
 
 void complete(BulkCopy& c) {
   memcpy(c.to, c.from, c.bytes);
+  show_to_async(c.to, c.bytes);
   c.done = true;
   add_bytes(*c.barrier, -static_cast<int>(c.bytes));
   end_phase_if_complete(*c.barrier);

@@ -17,7 +17,7 @@ inline void bulk_copy(void* shared, const void* global, unsigned bytes, barrier_
   lane_rt::machine->bulk_copy(shared, global, bytes, b);
 }
 
-inline void fence_proxy() {}
+inline void fence_proxy() { lane_rt::machine->fence_proxy(); }
 
 inline unsigned cluster_rank() { return lane_rt::machine->current->block->rank; }
 inline unsigned cluster_blocks() { return lane_rt::machine->cluster_dim.x; }
@@ -49,6 +49,33 @@ inline void post(unsigned long long* slot, float value) {
 inline float await_post(const unsigned long long* slot, LANE_SITE) {
   while (*slot >> 32 == 0) lane_rt::machine->poll({"await_post", file, line});
   return from_bits(static_cast<unsigned>(*slot));
+}
+
+// ---- products of a warpgroup: harness/host/runtime/wgmma.cpp
+
+inline unsigned shared_offset(const void* p) { return lane_rt::machine->shared_offset(p); }
+
+inline void wgmma_fence(LANE_SITE) {
+  lane_rt::exchange(lane_rt::ALL, 0, {"wgmma_fence", file, line}, [](lane_rt::Meeting&) { lane_rt::machine->wgmma_fence(); });
+}
+
+template <bool ADD, int N>
+inline void wgmma_s8(int (&d)[N], const unsigned (&a)[4], unsigned long long b, LANE_SITE) {
+  const unsigned lane = lane_rt::my_lane();
+  lane_rt::meet_all(
+      {"wgmma_s8", file, line},
+      [&](lane_rt::FullMeeting& m) { m.word[lane] = b, m.registers[lane] = {d, a}; },
+      [](lane_rt::FullMeeting& m) { lane_rt::machine->wgmma_s8(m, 2 * N, ADD); });
+}
+
+inline void wgmma_commit(LANE_SITE) {
+  lane_rt::exchange(lane_rt::ALL, 0, {"wgmma_commit", file, line}, [](lane_rt::Meeting&) { lane_rt::machine->wgmma_commit(); });
+}
+
+template <int PENDING, int N>
+inline void wgmma_wait(int (&d)[N], LANE_SITE) {
+  lane_rt::exchange(lane_rt::ALL, 0, {"wgmma_wait", file, line}, [](lane_rt::Meeting&) { lane_rt::machine->wgmma_wait(PENDING); });
+  lane_rt::machine->wgmma_check(d);
 }
 
 }  // namespace lane

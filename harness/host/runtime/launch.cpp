@@ -97,6 +97,13 @@ static void prepare(const Launch& l) {
   machine.bulk_copy = bulk_copy;
   machine.of_block = of_block;
   machine.check_raised = check_raised;
+  machine.fence_proxy = fence_proxy;
+  machine.shared_offset = shared_offset;
+  machine.wgmma_fence = wgmma_fence;
+  machine.wgmma_s8 = wgmma_s8;
+  machine.wgmma_commit = wgmma_commit;
+  machine.wgmma_wait = wgmma_wait;
+  machine.wgmma_check = wgmma_check;
   machine.product_s8 = product_s8;
   machine.product_e4m3 = product_e4m3;
   machine.stored = stored;

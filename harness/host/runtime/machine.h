@@ -47,6 +47,11 @@ struct Fragments8 {  // the operands of one m16n8k32 product of bytes, four to a
   alignas(32) unsigned b[8][8];   // [word][column]
 };
 
+struct Registers {  // of one lane in an asynchronous product: they belong to it until it is waited for
+  int* d;
+  const unsigned* a;
+};
+
 // a rendezvous of the whole warp, with room for operands of bulk reductions and matrix fragments
 struct FullMeeting : Meeting {
   union {
@@ -57,6 +62,7 @@ struct FullMeeting : Meeting {
       alignas(64) double doubles[16][8];
     } product;
     alignas(64) unsigned rows[WARP][4];  // ldmatrix
+    Registers registers[WARP];           // wgmma
   };
   float result[MAX_BULK];
 };
@@ -148,6 +154,13 @@ struct Machine {
   void (*bulk_copy)(void* shared, const void* global, unsigned bytes, void* barrier);
   char* (*of_block)(char* shared, unsigned rank);
   void (*check_raised)(const void* flag, bool cluster);
+  void (*fence_proxy)();
+  unsigned (*shared_offset)(const void*);
+  void (*wgmma_fence)();
+  void (*wgmma_s8)(const FullMeeting&, unsigned columns, bool add);
+  void (*wgmma_commit)();
+  void (*wgmma_wait)(unsigned pending);
+  void (*wgmma_check)(const int* d);
   void (*product_s8)(const Fragments8&, int (*out)[8]);  // [16][8]
   void (*product_e4m3)(const Fragments8&, double (*out)[8]);
   void (*stored)(const char* address, unsigned long bytes);  // by a kernel that is watched

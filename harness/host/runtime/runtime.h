@@ -96,6 +96,7 @@ char* dynamic_shared(unsigned align);
 void begin_shared();
 void poison_shared();
 void check_shared();
+const SharedArray* placed_dynamic();  // null before a kernel has asked for it
 SharedArray* array_of(const char* address, unsigned* rank);
 // stacks.cpp
 void* stack_of(unsigned fiber);  // lowest usable byte
@@ -117,6 +118,17 @@ void forget_bulk_copies();
 void check_bulk_copies();
 char* of_block(char* shared, unsigned rank);
 void check_raised(const void* flag, bool cluster);
+// wgmma.cpp
+void fence_proxy();
+void show_to_async(const char* shared, size_t bytes);  // what the copy engine wrote
+unsigned shared_offset(const void*);
+void wgmma_fence();
+void wgmma_s8(const FullMeeting&, unsigned columns, bool add);
+void wgmma_commit();
+void wgmma_wait(unsigned pending);
+void wgmma_check(const int* d);
+void forget_wgmma();
+void check_wgmma();
 // products.cpp
 void product_s8(const Fragments8&, int (*out)[8]);
 void product_e4m3(const Fragments8&, double (*out)[8]);

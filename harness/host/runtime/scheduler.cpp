@@ -238,8 +238,10 @@ void run_grid() {
       start_block(b, r * running.threads, running.threads);
     }
     poison_shared();
+    forget_wgmma();
     run_cluster();
     if (!running.failure) check_bulk_copies();
+    if (!running.failure) check_wgmma();
     if (!running.failure) check_shared();
   }
   free(order);

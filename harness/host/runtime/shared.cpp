@@ -83,6 +83,8 @@ char* dynamic_shared(unsigned align) {
   return a.address + machine.current->block->rank * a.stride;
 }
 
+const SharedArray* placed_dynamic() { return dynamic_array.launch == machine.launch ? &dynamic_array : nullptr; }
+
 void begin_shared() {
   running.array_count = 0;
   running.static_bytes = 0;
