@@ -98,7 +98,7 @@ def candidates(
     bits = 4 if lane.q4 and projection.q4 else 8
     streamed = _is_streamed(machine, tuning)
     if streamed and rows <= tuning.stream_rows:
-        words = 1 if bits == 4 else lane.words  # bits of a code
+        words = lane.words
         shape = (projection.N, projection.K, rows, words, bits, machine.multiprocessors)
         for stream in streams(*shape, planes=projection.planes):
             yield stream.kernel, stream.template, stream.dims

@@ -435,6 +435,8 @@ class TestOperators:
             ("x = __shfl_xor_sync(lane::FULL, x, 1);", "warp mask narrowed", "x = __shfl_xor_sync(0x7fffffffu, x, 1);"),
             ("x = threadIdx.x;", "lane index off by one", "x = (threadIdx.x + 1);"),
             ("for (int i = 0; i < n; ++i) f();", "loop bound off by one", "for (int i = 0; i < n - 1; ++i) f();"),
+            ("for (i = 0; i < n; i += 4) f();", "loop bound off by one", "for (i = 0; i < (n) - 4; i += 4) f();"),
+            ("for (i = 1; i < n; i *= 2) f();", "loop bound off by one", "for (i = 1; i < (n) / 2; i *= 2) f();"),
             ("for (int i = 0; i < n; ++i) f();", "first step skipped", "for (int i = 1; i < n; ++i) f();"),
             ("y = scales[b];", "neighbour's scale", "y = scales[b + 1];"),
             ("y = fmaf(f(a, 1), b, c + d);", "fma split in two", "y = ((f(a, 1)) * (b) + (c + d));"),

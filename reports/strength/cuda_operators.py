@@ -43,6 +43,14 @@ def _swapped(match: re.Match[str]) -> str:
     return f"? {match['b']} : {match['a']}"
 
 
+def _last_step_skipped(match: re.Match[str]) -> str:
+    """The bound one step lower: by less than a step it would be the same loop."""
+    step = re.match(r" (?:\w+ (?P<by>[+*])= (?P<size>\d+))", match["step"])
+    if step is None:
+        return f"{match['x']} - 1"
+    return f"({match['x']}) {'-' if step['by'] == '+' else '/'} {step['size']}"
+
+
 def _next_float(match: re.Match[str]) -> str:
     """The neighbouring float32: the smallest change that a contract can see."""
     value = np.float32(match["value"])
@@ -62,7 +70,7 @@ RULES: tuple[tuple[str, str, Rewrite], ...] = (
     (edit.BARRIER, r"\b(?:lane::)?\w*wait\w*(?:<[^<>;]*>)?\s*\([^()]*\)\s*;", ";"),
     (edit.MASK, r"(?<=\()(?P<x>lane::FULL|FULL|0xffffffffu?)(?=,)", "0x7fffffffu"),
     (edit.LANE, r"\b(?:threadIdx|blockIdx)\.[xyz]\b", lambda m: f"({m.group()} + 1)"),
-    (edit.LOOP, r"\bfor \([^;]*;[^;]*? < (?P<x>[^;&|]+?);", lambda m: f"{m['x']} - 1"),
+    (edit.LOOP, r"\bfor \([^;]*;[^;]*? < (?P<x>[^;&|]+?);(?P<step>[^;{]*)", _last_step_skipped),
     (edit.START, r"\bfor \((?:[\w ]+?) \w+ = (?P<x>0)\b", "1"),
     (edit.SCALE, r"\b\w*scale\w*\[(?P<x>[^\[\]]+)\]", lambda m: f"{m['x']} + 1"),
     (edit.NEIGHBOUR, r"\b(?!\w*scale)\w+\[(?P<x>[^\[\]]*[a-z][^\[\]]*)\]", lambda m: f"{m['x']} + 1"),
