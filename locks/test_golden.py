@@ -13,7 +13,7 @@ import pytest
 
 from golden.check import bounded_difference, check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, build_of, decoded, exact_lane, movement, record
-from golden.sources import LANES, source, sources
+from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, Stream, opened
@@ -52,22 +52,23 @@ class TestRecorded:
     """The goldens of this repository."""
 
     def test_every_source_and_exact_lane_has_one_a_prompt(self) -> None:
-        """Two models, twelve exact lanes, every prompt; all under this arithmetic version, each with its reason and
-        from a clean commit.
+        """Two models, twelve exact lanes and a bounded one, every prompt; all under this arithmetic version, each with
+        its reason and from a clean commit.
         """
         found = list(read_all())
-        wanted = {(s.name, lane, p) for s in sources() for lane in LANES for p in s.prompts}
+        wanted = {(s.name, lane, p) for s in sources() for lane in (*LANES, *BOUNDED) for p in s.prompts}
 
         assert {(g.source, g.lane, g.prompt) for g in found} == wanted
         assert len(found) == len(wanted)
         assert all(g.arithmetic == ARITHMETIC_VERSION and g.provenance["reason"] for g in found)
         assert not any(g.provenance["dirty"] for g in found)
 
-    @pytest.mark.parametrize(("name", "lane"), [("kjv", "a15"), ("peers", "a8+s16+kv16"), ("kjv", "q4+kv16")])
+    @pytest.mark.parametrize(("name", "lane"), [("kjv", "a15"), ("peers", "a8+s16+kv16"), ("kjv", "q4+kv16"),
+                                                ("kjv", "a8+delta")])  # fmt: skip  # a list
     def test_hold_on_every_device(self, device: Device, name: str, lane: str) -> None:
         """Handed case 42: tokens, the bits of every step's logits and the accept pattern are the recorded ones."""
         goldens = [g for g in read_all() if (g.source, g.lane) == (name, lane)]
-        outcomes = check(opener(device), source(name).weights(), goldens)
+        outcomes = check(opener(device), source(name).weights(), goldens, build=build_of(device))
 
         assert [o.problem for o in outcomes] == [""] * len(goldens)
 
