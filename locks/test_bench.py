@@ -8,6 +8,8 @@ import pytest
 from harness.cli import main
 from harness.devices import open_device
 from oracle.config import preset
+from oracle.weights import load
+from reports import bench_decode
 from reports.bench_buffers import step_projections, weight_bytes
 from reports.bench_projections import Case, measure
 
@@ -49,12 +51,39 @@ class TestDecode:
 
     def test_lanes_agree_with_themselves(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Drafts and chunks change no stream of a lane, and every case has a speed. Red: a step of another graph."""
-        code = main(["bench", "decode", "--most", "1", "--prompt", "5", "--n", "4", *TINY])
+        lanes = ("--lane", "a8", "--lane", "q4+kv16")
+        code = main(["bench", "decode", "--most", "8", "--prompt", "5", "--n", "4", *lanes, *TINY])
         rows = json.loads(capsys.readouterr().out)["rows"]
 
         assert code == 0
-        assert [row["name"] for row in rows] == ["a8 B=1", "a8 B=1 drafts=1", "a8 B=1 drafts=2", "a15 B=1", "q4 B=1"]
+        names = [f"{lane} {case}" for lane in ("a8", "q4+kv16") for case in ("B=1", "B=8", "B=1 drafts=1")]
+        assert [row["name"] for row in rows] == names
         assert all(row["streams_agree"] and row["ms"] > 0 and row["share"] > 0 for row in rows)
+        assert all(row["first_token_ms"] > 0 and row["floor_ms"] > 0 for row in rows)
+        assert rows[0]["agrees_with"] == names[1:3]
+
+    def test_the_kernels_above_their_floors_are_named(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A profiled case lists every kernel of its step, the one furthest above its floor first. Red: one missing."""
+        main(["bench", "decode", "--most", "1", "--prompt", "5", "--n", "4", "--lane", "a8", *TINY])
+        row = json.loads(capsys.readouterr().out)["rows"][0]
+
+        over = [kernel["over_ms"] for kernel in row["kernels"]]
+        assert over == sorted(over, reverse=True)
+        assert {"delta_rule", "gates", "swiglu_quantize"} <= {kernel["name"] for kernel in row["kernels"]}
+
+    def test_a_lane_whose_streams_disagree_has_no_speed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One sequence that decodes other tokens in a batch takes the speed of its whole lane away.
+
+        Red: a digest that is not compared.
+        """
+        figures = bench_decode._figures
+        digests = iter("ab")
+        monkeypatch.setattr(bench_decode, "_figures",
+                            lambda *a: {**figures(*a), "first_stream_sha256": next(digests)})  # fmt: skip
+        cases = (bench_decode.Case("a8", 1, 5, 4, 5), bench_decode.Case("a8", 2, 5, 4, 5))
+        rows = bench_decode.measure_all(open_device("host"), load("synthetic:1", preset("tiny")), cases, 1.0)
+
+        assert all(not row["streams_agree"] and not set(row) & set(bench_decode.SPEEDS) for row in rows)
 
 
 class TestCompare:

@@ -20,5 +20,5 @@ class TestMeasure:
         """A run makes the tokens it was asked for, no sequence is flagged, and times are positive."""
         run = measure(open_device("host"), load("synthetic:1", preset("tiny")), Case("a8", 2, 5, 4, 5))
         assert (run["steps"], run["tokens_made"], run["flags"]) == (3, 6, [0])
-        assert run["ms_a_step_median"] > 0
-        assert run["ms_a_step_p99"] >= run["ms_a_step_median"]
+        assert run["ms"] > 0
+        assert run["ms_a_step_p99"] >= run["ms"]

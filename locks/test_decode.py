@@ -155,7 +155,7 @@ class TestStops:
 
 def enter(e: Engine, request: Request) -> None:
     """A sequence in the only lane, its prompt consumed."""
-    bench_decode.enter(e, {0: request}, Case("", 1, len(request.prompt), request.count))
+    bench_decode.enter(e, Case("", 1, len(request.prompt), request.count))
     prefill(e, {0: request})
 
 

@@ -1,103 +1,20 @@
-"""Where the time of a program goes: its graph without one kernel, and with that kernel alone, beside its floor.
+"""Where the time of one program goes, behind the prompt of a case (`lanelock ablate`, `lanelock bench decode`)."""
 
-A graph of a program at real positions, less the launch that moves positions on, can be replayed as often as one likes:
-every replay does the work of the same step. What a kernel costs there is the whole time less the time without it, which
-counts what it hides of its neighbours; alone, one behind the other, its launches hide nothing.
-"""
-
-import itertools
-import statistics
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.ablate import GROUPS, OUTSIDE, groups
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, opened
+from harness.engine import Choice, Request, opened
 from harness.engine.decode import prefill
-from kernels.plan import Launch
 from oracle.model_weights import Weights
 from reports.bench_decode import Case, enter, prompts
-from reports.plan_floor import floors
-
-#: What moves sequences on; left out, so that a program can be replayed at one position.
-ADVANCES = ("speculation_accept",)
+from reports.step_profile import profile
 
 
 def measure(device: Device, weights: Weights, case: Case, program: str, read: float, repeats: int) -> dict[str, Any]:
-    """Rows of kernels and of parts for one program behind the prompt of a case.
-
-    Shapes: read is the read bandwidth of this run.
-    Units:  milliseconds of a replay, medians; GB/s.
-    Error:  a median of `repeats` replays, by device events.
-    Source: `opened`, whose errors it raises.
-    """
+    """Rows of kernels and of parts; shapes, units and error as `profile`. Raises what `opened` raises."""
     choice = Choice(case.lane, case.B, case.prompt + case.count + 1, case.chunk, case.drafts)
     with opened(device, weights, choice) as engine:
         entering = {b: Request(p, case.count) for b, p in enumerate(prompts(case, weights.config.vocab))}
-        enter(engine, entering, case)
+        enter(engine, case)
         prefill(engine, entering)
-        launches = [i for i in engine.plan.programs[program] if i.instance.kernel.name not in ADVANCES]
-        timed = Timed(engine, repeats)
-        whole = timed.ms(launches)
-        kernels = [_name(item) for item in launches]
-        parts = [*groups(launches)]
-        return {
-            "name": f"{case.lane} B={case.B} {program}",
-            "ms": whole,
-            "ms_again": timed.ms(launches),
-            "launches": len(launches),
-            "kernels": _rows(timed, launches, kernels, whole, read),
-            "parts": _rows(timed, launches, parts, whole, read, (*GROUPS, OUTSIDE)),
-        }
-
-
-def _name(item: Launch) -> str:
-    """The kernel, and of a projection its shape."""
-    shape = f" {item.dims['N']}x{item.dims['K']}" if "N" in item.dims else ""
-    return item.instance.kernel.name + shape
-
-
-class Timed:
-    """Times launches of an engine as one graph."""
-
-    def __init__(self, engine: Engine, repeats: int) -> None:
-        self.engine, self.repeats = engine, repeats
-
-    def ms(self, launches: Sequence[Launch]) -> float:
-        """Median milliseconds of a replay behind one that is not counted; nothing takes no time."""
-        if not launches:
-            return 0.0
-        device = self.engine.device
-        with device.capture() as stream:
-            for item in launches:
-                self.engine.launch(item, stream)
-        stream.graph.replay()
-        events = [device.event()]
-        for _ in range(self.repeats):
-            stream.graph.replay()
-            events.append(device.event())
-        device.synchronize()
-        return statistics.median(device.elapsed(a, b) for a, b in itertools.pairwise(events))
-
-
-def _rows(
-    timed: Timed,
-    launches: Sequence[Launch],
-    names: Sequence[str],
-    whole: float,
-    read: float,
-    order: Sequence[str] | None = None,
-) -> list[dict[str, Any]]:
-    """A row for each name, the slowest first."""
-
-    def picked(keep: Callable[[str], bool]) -> list[Launch]:
-        return [item for item, name in zip(launches, names, strict=True) if keep(name)]
-
-    rows = []
-    for name in order or dict.fromkeys(names):
-        mine, rest = picked(lambda n, name=name: n == name), picked(lambda n, name=name: n != name)  # type: ignore[misc]  # bound
-        if mine:
-            floor = sum(f.floor for f in floors(mine, read)) / 1e3
-            rows.append({"name": name, "launches": len(mine), "ms": whole - timed.ms(rest), "ms_alone": timed.ms(mine),
-                         "floor_ms": floor})  # fmt: skip  # a map
-    return sorted(rows, key=lambda row: -float(row["ms"]))
+        return {"name": f"{case.lane} B={case.B} {program}", **profile(engine, program, read, repeats)}

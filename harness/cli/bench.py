@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.devices import open_device
+from harness.progress import shown
 from harness.record import check_records, record
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
@@ -34,6 +35,8 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     decode.add_argument("--weights", default="synthetic:1", metavar="W", help="weights (synthetic:1)")
     decode.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of a prompt (512)")
     decode.add_argument("--n", type=int, default=128, metavar="N", help="tokens to make (128)")
+    decode.add_argument("--lane", action="append", choices=bench_decode.LANES, metavar="L",
+                        help="this exact lane (may be given again; default: all)")  # fmt: skip
     decode.set_defaults(func=run_decode)
     for one in (projections, decode):
         one.add_argument("--config", default="qwen3.8-27b", metavar="C", help="preset or JSON file (qwen3.8-27b)")
@@ -67,7 +70,8 @@ def run_decode(args: argparse.Namespace) -> int:
     device, weights = open_device(args.device), load(args.weights, load_config(args.config))
     cases = [
         replace(c, prompt=args.prompt, count=args.n, chunk=min(c.chunk, args.prompt))
-        for c in bench_decode.CASES
+        for lane in args.lane or bench_decode.LANES
+        for c in bench_decode.cases_of(lane)
         if args.most >= c.B
     ]
     bench = Bench(device)
@@ -76,16 +80,31 @@ def run_decode(args: argparse.Namespace) -> int:
         read = bench.read_speed(source, device.properties.multiprocessors)
     finally:
         bench.close()
-    rows = bench_decode.measure_all(device, weights, cases, read)
+    with shown("bench decode") as progress:
+        rows = bench_decode.measure_all(device, weights, cases, read, progress)
     figures = {"config": weights.config.name, "weights": args.weights, "read_GB_s": read,
                "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
-    _finish(args, "bench-decode", figures, ("ms", "ms_a_step_p99", "tokens_a_second", "prefill_ms", "share"))
+    _finish(args, "bench-decode", figures, ("ms", "ms_a_step_p99", "tokens_a_second", "first_token_ms", "share"))
+    if not args.json:
+        for row in rows:
+            _print_held_back(row)
     return 0 if all(row["streams_agree"] for row in rows) else 1
 
 
 def _check_record(args: argparse.Namespace) -> None:
     if not args.no_record:
         check_records()
+
+
+def _print_held_back(row: Mapping[str, Any]) -> None:
+    """The kernels of a case that lie furthest above their floors."""
+    if "kernels" not in row:
+        return
+    table = Table(f"{row['name']}: above its floor", "launches", "ms", "floor ms", "over ms", box=None)
+    for kernel in row["kernels"][:12]:
+        figures = (f"{kernel[c]:.3f}" for c in ("ms", "floor_ms", "over_ms"))
+        table.add_row(kernel["name"], str(kernel["launches"]), *figures)
+    Console().print(table)
 
 
 def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> None:
