@@ -19,7 +19,7 @@ from reports.strength.cuda_operators import cuda_edits, masked
 from reports.strength.generate import generated, sample
 from reports.strength.mutant import Mutant
 from reports.strength.overlay import applied
-from reports.strength.plan import Choice, Planting, choose, survivors_of
+from reports.strength.plan import PER_ROOM, Choice, Planting, choose, in_turns, survivors_of
 from reports.strength.python_operators import python_edits
 from reports.strength.result import Strength, as_json, judge, tally
 from reports.strength.worker import Run
@@ -201,8 +201,11 @@ def run(root: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch) -> dict
     setting = Setting(root, processes=1)
     verdicts, seconds = measure(setting, planting.mutants, lambda _: None, lambda _: None)
     return as_json(
-        Strength(tuple(verdicts), planting.dead, planting.operators, planting.candidates, 0, "host", seconds)
-    )
+        Strength(
+            tuple(verdicts), planting.dead, planting.operators, planting.candidates, {}, len(planting.mutants), "host",
+            seconds,
+        )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -377,6 +380,29 @@ class TestChoice:
 
         assert ids == {m["id"] for m in outcome["mutants"] if m["fate"] in ("survived", "nothing ran")}
         assert sorted(m.id for m in planting.mutants) == sorted({*ids, made[-1].id})
+
+    def test_a_run_that_is_cut_short_has_seen_every_room(self, project: Path) -> None:
+        """Rooms take turns, and each keeps its order. Red: all of one room before the first of the next."""
+        chosen = choose(Choice(per_room=3), project).mutants
+        turns = in_turns(chosen)
+        rooms = [m.room for m in turns]
+
+        assert sorted(m.id for m in turns) == sorted(m.id for m in chosen)
+        assert set(rooms[: len(set(rooms))]) == set(rooms)
+        for room in set(rooms):
+            assert [m.id for m in turns if m.room == room] == [m.id for m in chosen if m.room == room]
+
+    def test_no_mutant_starts_behind_the_time_given(
+        self, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What did not start is counted as such and in no total. Red: a mutant that never ran counted as killed."""
+        write(tmp_path, {"one.toml": table("oracle/double.py", "x - 1", "x + 1")})
+        flags = ["--mutants", str(tmp_path), "--json", "--processes", "1", "--seconds", "0", "--seed", "5"]
+        code = main(["strength", "--root", str(project), *flags])
+        result = json.loads(capsys.readouterr().out)
+
+        assert (code, result["total"], result["not_started"], result["strength"]) == (1, 0, 1, None)
+        assert result["sample"] == {"seed": 5, "per_room": PER_ROOM, "limit": None, "seconds": 0.0}
 
     def test_a_file_that_is_no_result_is_named(self, tmp_path: Path) -> None:
         """Another JSON, or none, is refused with the path."""

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from harness.cache import write_whole
 from harness.cli.output import check_output
 from harness.record import check_records, record
 from reports.strength.campaign import Setting, measure
-from reports.strength.plan import PER_ROOM, Choice, Planting, choose, survivors_of
+from reports.strength.plan import PER_ROOM, Choice, Planting, choose, in_turns, survivors_of
 from reports.strength.result import EQUIVALENT, UNSEEN, Strength, Verdict, as_json, grouped, tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--mutants", type=Path, help="a folder of TOML files with mutants, instead of the project's own")
     sub.add_argument("--per-room", type=int, default=PER_ROOM, help=f"generated mutants a room (default: {PER_ROOM})")
     sub.add_argument("--limit", type=int, help="at most this many mutants in all, rooms taking turns")
+    sub.add_argument("--seconds", type=float, help="start no mutant after so long; rooms take turns")
     sub.add_argument("--seed", type=int, default=0, help="seed of the sample of generated mutants (default: 0)")
     sub.add_argument("--processes", type=int, default=0, help="workers, each with its own copy (default: processors)")
     sub.add_argument("--root", type=Path, help="the checkout to test (default: the working folder, or this one)")
@@ -55,7 +57,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 if every mutant was noticed and every anchor lives, 1 if one survived or an anchor is dead."""
+    """Exit 0 if every mutant was noticed and every anchor lives, 1 if one survived, an anchor is dead or none ran."""
     root = (args.root or checkout()).resolve()
     if args.out:
         check_output(args.out)
@@ -76,10 +78,19 @@ def run(args: argparse.Namespace) -> int:
         return show_list(planting, args.json)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is ended removes its copies too
-    with progress(len(planting.mutants)) as (report, tell):
-        verdicts, seconds = measure(Setting(root, args.tier, args.processes), planting.mutants, report, tell)
+    mutants = planting.mutants if args.seconds is None else in_turns(planting.mutants)
+    setting = Setting(root, args.tier, args.processes, seconds=math.inf if args.seconds is None else args.seconds)
+    with progress(len(mutants)) as (report, tell):
+        verdicts, seconds = measure(setting, mutants, report, tell)
     strength = Strength(
-        tuple(verdicts), planting.dead, planting.operators, planting.candidates, args.seed, args.tier, seconds
+        verdicts=tuple(verdicts),
+        dead=planting.dead,
+        operators=planting.operators,
+        candidates=planting.candidates,
+        sample={name: getattr(args, name) for name in ("seed", "per_room", "limit", "seconds")},
+        planned=len(mutants),
+        tier=args.tier,
+        seconds=seconds,
     )
     result = as_json(strength)
     if args.out:
@@ -90,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(result, indent=1))
     else:
         show(strength)
-    return 1 if strength.survivors or strength.dead else 0
+    return 1 if strength.survivors or strength.dead or not strength.verdicts else 0
 
 
 def show_list(planting: Planting, as_text: bool) -> int:
@@ -154,6 +165,6 @@ def show(strength: Strength) -> None:
     unmade = figures["killed_by_build"] + figures["not_compiled"]
     console.print(
         f"{figures['killed']} of {figures['total']} killed ({strength.share:.1%} of those that compiled); {unmade} did "
-        f"not compile, {equivalent} proven equivalent, {len(strength.dead)} dead anchors; seed {strength.seed}, "
-        f"{strength.seconds:.0f} s"
+        f"not compile, {equivalent} proven equivalent, {len(strength.dead)} dead anchors, {strength.not_started} not "
+        f"started; seed {strength.sample['seed']}, {strength.seconds:.0f} s"
     )

@@ -31,12 +31,13 @@ PATIENCE, SLACK_SECONDS, BASELINE_SECONDS = 6.0, 60.0, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a campaign runs. flags go to pytest behind those of the tier."""
+    """How a campaign runs. flags go to pytest behind those of the tier; no mutant starts after so many seconds."""
 
     root: Path
     tier: str = "host"
     processes: int = 0
     flags: tuple[str, ...] = ()
+    seconds: float = math.inf
 
 
 class Campaign:
@@ -52,6 +53,7 @@ class Campaign:
         self._kills: Counter[str] = Counter()
         self._healthy: dict[tuple[str, ...], Run] = {}
         self._checks = stored_checks(setting.root / PLANTED)
+        self._deadline = time.monotonic() + setting.seconds
 
     def __enter__(self) -> "Campaign":
         """Make the overlays and start the servers."""
@@ -96,9 +98,14 @@ class Campaign:
         self._spread(one, wanted)
 
     def run(self, mutants: Sequence[Mutant], report: Report) -> list[Verdict]:
-        """Run every mutant, in parallel; report is called as verdicts come in, the result is in the order given."""
+        """Run the mutants, in parallel; report is called as verdicts come in, the result is in the order given.
 
-        def one(mutant: Mutant) -> Verdict:
+        It ends with the mutants that started in time.
+        """
+
+        def one(mutant: Mutant) -> Verdict | None:
+            if time.monotonic() > self._deadline:
+                return None
             locks = self.locks(mutant)
             limit = PATIENCE * self._healthy[locks].seconds + SLACK_SECONDS
             verdict = judge(mutant, locks, self._run(locks, limit, mutant))
@@ -109,7 +116,7 @@ class Campaign:
             report(verdict)
             return verdict
 
-        return self._spread(one, mutants)
+        return [verdict for verdict in self._spread(one, mutants) if verdict is not None]
 
     def locks(self, mutant: Mutant) -> tuple[str, ...]:
         """The lock files that a mutant meets."""

@@ -99,11 +99,18 @@ def survivors_of(path: Path) -> frozenset[str]:
 
 def _limited(chosen: Sequence[Mutant], choice: Choice) -> list[Mutant]:
     """The first `limit` mutants, rooms taking turns, in the order they came."""
-    if choice.limit is None:
-        return list(chosen)
+    return [chosen[index] for index in sorted(_turns(chosen)[: choice.limit])]
+
+
+def in_turns(chosen: Sequence[Mutant]) -> list[Mutant]:
+    """All mutants, the first of every room before the second of any: a run that is cut short has seen every room."""
+    return [chosen[index] for index in _turns(chosen)]
+
+
+def _turns(chosen: Sequence[Mutant]) -> list[int]:
     place: Counter[str] = Counter()
     turns: list[tuple[int, int]] = []
     for index, mutant in enumerate(chosen):
         turns.append((place[mutant.room], index))
         place[mutant.room] += 1
-    return [chosen[index] for index in sorted(index for _, index in sorted(turns)[: choice.limit])]
+    return [index for _, index in sorted(turns)]

@@ -54,14 +54,16 @@ class Strength:
     """A whole run. total counts every mutant that applied, made a program and is not equivalent.
 
     A planted mutant that does not compile stays in the total as killed_by_build: somebody meant it as a fault. One that
-    an operator made is no program and so no mutant; it is counted beside the total as not_compiled.
+    an operator made is no program and so no mutant; it is counted beside the total as not_compiled. sample is how the
+    mutants were chosen; of those that were planned, some may not have been started in time.
     """
 
     verdicts: tuple[Verdict, ...]
     dead: tuple[Dead, ...]
     operators: Mapping[str, int]
     candidates: Mapping[str, int]
-    seed: int
+    sample: Mapping[str, Any]
+    planned: int
     tier: str
     seconds: float
 
@@ -69,6 +71,11 @@ class Strength:
     def counted(self) -> tuple[Verdict, ...]:
         """Verdicts without the equivalent mutants."""
         return tuple(v for v in self.verdicts if v.fate != EQUIVALENT)
+
+    @property
+    def not_started(self) -> int:
+        """Mutants that were to run when the time was over."""
+        return self.planned - len(self.verdicts)
 
     @property
     def survivors(self) -> tuple[Verdict, ...]:
@@ -104,7 +111,8 @@ def as_json(strength: Strength) -> dict[str, Any]:
         **tally(counted),
         "strength": strength.share if counted else None,
         "tier": strength.tier,
-        "seed": strength.seed,
+        "sample": dict(strength.sample),
+        "not_started": strength.not_started,
         "seconds": round(strength.seconds, 1),
         "by_room": {name: tally(group) for name, group in grouped(counted, "room").items()},
         "by_class": {name: tally(group) for name, group in grouped(counted, "kind").items()},
