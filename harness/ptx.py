@@ -102,6 +102,41 @@ def opcodes(body: str) -> Iterator[str]:
             yield match[1]
 
 
+_WAIT = "griddepcontrol.wait"
+_REGISTER = re.compile(r"%\w+")
+_PARAMETER = re.compile(r"^ld\.param\.[bus]64\s+(%\w+),\s*\[[\w$]+_param_(\d+)\]")
+_MEMORY = re.compile(r"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:param|shared|local|const|commit|wait))")
+
+
+def touched_before_wait(body: str) -> frozenset[int]:
+    """64-bit parameters, by position, that addresses of global memory come from ahead of the wait, in the text's order.
+
+    Where a value comes from is followed through every instruction, whatever it does: more may be named than are
+    touched, and none is missed unless the compiler puts a block elsewhere in the text. A kernel that does not
+    wait raises KeyError.
+    """
+    ahead, wait, _ = body.partition(_WAIT)
+    if not wait:
+        raise KeyError("the kernel does not wait")
+    lines = [re.sub(r"^(?:[\w$]+:\s*|@!?%\w+\s+)*", "", s.strip()) for s in re.split(r"[;{}]", _flat(ahead))]
+    origins: dict[str, frozenset[int]] = {}
+    for _ in range(3):  # a value that a loop carries is defined behind its first use
+        for line in lines:
+            if match := _PARAMETER.match(line):
+                origins[match[1]] = frozenset({int(match[2])})
+            elif registers := _REGISTER.findall(line):
+                into, *sources = registers
+                origins[into] = origins.get(into, frozenset()).union(*(origins.get(r, ()) for r in sources))
+    addresses = (a for line in lines if _MEMORY.match(line) for a in re.findall(r"\[([^\]]*)\]", line))
+    named = (register for a in addresses for register in _REGISTER.findall(a))
+    return frozenset().union(*(origins.get(r, frozenset()) for r in named))
+
+
+def _flat(body: str) -> str:
+    """Vector operands without their braces, which would end a statement."""
+    return re.sub(r"\{((?:\s*%\w+\s*,?)+)\}", r"\1", body)
+
+
 def _braces(text: str, start: int) -> str:
     """The text between the brace at `start` and its partner."""
     depth = 0

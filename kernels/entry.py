@@ -93,6 +93,7 @@ class Kernel:
     derive adds the dims that follow from the given ones (KB = K // 32, default pitches).
     limits are upper bounds read from the ptxas report: registers, stack, spills, smem (bytes).
     dependent: the kernel itself waits for the launch ahead of it, and may start before that one has ended.
+    early: arguments that it reads before it waits; no launch of a program may write them.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Kernel:
     exact: bool = True
     family: str = ""
     dependent: bool = False
+    early: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:

@@ -23,6 +23,7 @@ PROJECTION_F32 = Kernel(
     room="projection_f32",
     symbol="projection_f32",
     dependent=True,
+    early=("w",),
     params=(Param("SEQS", (1, 2, 4, 8)),),
     args=(
         *rows_f32("x", "K", "r"),

@@ -109,6 +109,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},
         doc=doc,
         dependent=True,
+        early=("tiles",),
     )
 
 
