@@ -6,10 +6,9 @@ import numpy as np
 
 from harness.device import Device
 from harness.inputs import random_array
-from harness.run import run_kernel
 from kernels.entry import Buffer, buffer_dtype, buffer_shape
 from kernels.plan import Launch, Plan
-from locks.support import rng
+from locks.support import Case, rng
 
 #: Positions that sequences of a case stand at: not the first, so that rings, caches and rotations are all in play.
 POSITION = 5
@@ -57,7 +56,12 @@ def _values(item: Launch, buffer: Buffer, generator: np.random.Generator) -> np.
     return np.full(shape, int(constants.get(buffer.name, 0)), np.int32)
 
 
+def case_of(item: Launch, seed: int = 1) -> Case:
+    """The launch with seeded inputs."""
+    dims = {k: v for k, v in item.dims.items() if k not in item.instance.template}
+    return Case(item.instance.kernel, dims, inputs_of(item, seed), item.instance.template)
+
+
 def run(device: Device, item: Launch, seed: int = 1) -> dict[str, np.ndarray]:
     """What the launch writes, by argument; on the host through several schedules, copy orders and guard pages."""
-    dims = {k: v for k, v in item.dims.items() if k not in item.instance.template}
-    return run_kernel(device, item.instance.kernel, dims, inputs_of(item, seed), item.instance.template)  # type: ignore[arg-type]  # null
+    return case_of(item, seed).run(device)

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.device import POISON, Device
 from kernels.entry import Buffer
-from locks.support import Arrays, Case, assert_same_bits, assert_same_outputs
+from locks.support import Arrays, Case, assert_same_bits, assert_same_outputs, assert_stored_once
 
 
 def placed(slots: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> dict[str, np.ndarray]:
@@ -61,10 +61,11 @@ def assert_same_sequence(one: tuple[Case, Arrays, int], other: tuple[Case, Array
 def assert_sequences_stand_alone(device: Device, case: Case) -> None:
     """A sequence's bits are its own: alone, in any place of the batch, in any slot, among neighbours full of NaN.
 
-    What no sequence owns stays as it was: rows behind a length, and slots that nobody holds.
+    What no sequence owns stays as it was: rows behind a length, and slots that nobody holds. No byte is stored twice.
     """
     B = int(case.dims["B"])
     together = case.run(device)
+    assert_stored_once(device, case)
     assert_rest_is_untouched(case, together)
     turned = sequences(case, range(B - 1, -1, -1))
     backwards = turned.run(device)

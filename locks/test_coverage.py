@@ -7,8 +7,8 @@ import pytest
 from harness.device import Device
 from kernels.catalogue import ROOMS, by_room
 from kernels.places import ROOT, places
-from locks.launches import distinct, run, widest
-from locks.support import assert_same_outputs
+from locks.launches import case_of, distinct, run, widest
+from locks.support import assert_same_outputs, assert_stored_once
 from locks.test_plan import H200, PLANS, SMALL, plan
 from oracle.config import preset
 
@@ -53,6 +53,17 @@ class TestLaunches:
 
         for item in items:
             assert run(device, item), item.label
+
+    def test_store_no_byte_twice(self, device: Device, name: str) -> None:
+        """What the widest launch of each instantiation stores, one thread stores once, counted on the host.
+
+        Red: work done twice that gives the same numbers.
+        """
+        if device.properties.kind != "host":
+            pytest.skip("not run: stores are counted on the host device only")
+        for item in widest(LAUNCHED):
+            if item.instance.kernel.name == name:
+                assert_stored_once(device, case_of(item))
 
     @pytest.mark.nightly
     def test_keep_their_bounds_and_bits_at_every_shape(self, device: Device, name: str) -> None:
