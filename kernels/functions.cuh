@@ -70,9 +70,11 @@ __device__ inline float sigmoid(float x) {
 __device__ inline float silu(float x) {
   const ExpParts e = exp_parts(-fabsf(x));
   const float d = 1.0f + e.head * e.scale;
-  if (!(x < 0.0f)) return x / d;
+  const bool left = x < 0.0f;
   const float t = x < -120.0f ? -120.0f : x;
-  return t * e.head / d * e.scale;
+  // one quotient for both sides: lanes of both meet in every warp, and a branch would make them wait for each other
+  const float quotient = (left ? t * e.head : x) / d;
+  return left ? quotient * e.scale : quotient;
 }
 
 __device__ inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1p(exp(-fabsf(x))); }
