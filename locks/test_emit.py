@@ -123,6 +123,7 @@ class TestText:
         for line, n in once.items():
             made.update(dict.fromkeys(re.findall(r"run_(\w+)\(", line), n))
 
+        assert max(n for n, _ in times) >= 4
         assert made == Counter({re.sub(r"\W", "_", name): n for name, n in runs.items()})
         assert data == b"".join(op.data.tobytes() for op in recording.ops if isinstance(op, Write))
         sizes = re.findall(r"^  write\(buffer_\w+ \+ \d+u, (\d+)u\);", text, re.MULTILINE)
