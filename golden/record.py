@@ -9,9 +9,12 @@ import numpy as np
 
 from golden.stream import Golden, config_hash, weights_hash
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, Stream, decode
+from harness.engine import Choice, Engine, Request, decode
 from harness.record import circumstances
+from harness.sources import KERNELS
+from kernels.lanes import lane
 from oracle.bits import ARITHMETIC_VERSION
+from oracle.error_bound import gap_bound
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
 
@@ -22,69 +25,48 @@ DRAFTS = 1
 
 @dataclass(slots=True)
 class Decoded:
-    """What a stream is compared by."""
+    """What a stream is compared by. build: device, compiler and kernels that made it."""
 
     tokens: list[int] = field(default_factory=list)
     logits: list[str] = field(default_factory=list)
     margins: list[str] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    build: str = ""
 
 
-def choice_of(lane: str, requests: Sequence[Request], drafts: int = DRAFTS) -> Choice:
+def build_of(device: Device) -> str:
+    """What a bounded lane's bits may depend on: device, compiler, and the text of every kernel."""
+    text = "".join(path.read_text() for path in sorted(KERNELS.glob("*.cu*")))
+    p = device.properties
+    return f"{p.name}, {p.arch}, {p.compiler}, kernels {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def choice_of(lane_name: str, requests: Sequence[Request], drafts: int = DRAFTS) -> Choice:
     """An engine for these requests, all at once."""
     longest = max(len(r.prompt) + r.count for r in requests)
-    return Choice(lane, len(requests), longest, min(16, longest), drafts)
+    return Choice(lane_name, len(requests), longest, min(16, longest), drafts)
 
 
-def decoded(open_engine: Opener, weights: Weights, lane: str, requests: Sequence[Request]) -> list[Decoded]:
+def decoded(open_engine: Opener, weights: Weights, lane_name: str, requests: Sequence[Request]) -> list[Decoded]:
     """Decode requests beside each other; a stream is the same as alone.
 
     Raises LanelockError where a stream ends by a fault.
     """
-    return [summary(stream, rows) for stream, rows in with_rows(open_engine, weights, lane, requests)]
+    found = [Decoded() for _ in requests]
 
-
-def with_rows(
-    open_engine: Opener, weights: Weights, lane: str, requests: Sequence[Request]
-) -> list[tuple[Stream, list[np.ndarray]]]:
-    """Streams, each with the logits of its steps. Raises LanelockError where a stream ends by a fault."""
-    rows: list[list[np.ndarray]] = [[] for _ in requests]
-    with open_engine(weights, choice_of(lane, requests)) as engine:
-        streams = decode(engine, requests, lambda i, _token, row: rows[i].append(row.copy()))
-    for i, stream in enumerate(streams):
-        if stream.stopped != "count":
-            raise LanelockError(f"lane {lane}, prompt {i}, token {len(stream.tokens)}: {stream.stopped}")
-    return list(zip(streams, rows, strict=True))
-
-
-def summary(stream: Stream, rows: Sequence[np.ndarray]) -> Decoded:
-    """What a stream is compared by."""
-    found = Decoded(stream.tokens, accepted=stream.accepted)
-    for row in rows:
+    def watch(i: int, _token: int, row: np.ndarray) -> None:
         canonical = np.where(np.isnan(row), np.float32(np.nan), row)
         second, first = np.sort(row)[-2:].astype(np.float64)
-        found.logits.append(hashlib.sha256(canonical.tobytes()).hexdigest())
-        found.margins.append(float(first - second).hex())
+        found[i].logits.append(hashlib.sha256(canonical.tobytes()).hexdigest())
+        found[i].margins.append(float(first - second).hex())
+
+    with open_engine(weights, choice_of(lane_name, requests)) as engine:
+        streams, build = decode(engine, requests, watch), build_of(engine.device)
+    for i, stream in enumerate(streams):
+        if stream.stopped != "count":
+            raise LanelockError(f"lane {lane_name}, prompt {i}, token {len(stream.tokens)}: {stream.stopped}")
+        found[i].tokens, found[i].accepted, found[i].build = stream.tokens, stream.accepted, build
     return found
-
-
-def exact_lane(name: str) -> str:
-    """The exact lane that a bounded one approximates; its own name where it is exact."""
-    return "+".join(part for part in name.split("+") if part != "delta")
-
-
-def movement(bounded: tuple[Stream, list[np.ndarray]], exact: tuple[Stream, list[np.ndarray]]) -> float:
-    """Twice the largest change of a logit, over the steps that have the same tokens behind them."""
-    (a, rows_a), (b, rows_b) = bounded, exact
-    same = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=True)) if x != y), len(a.tokens) - 1)
-    pairs = zip(rows_a[: same + 1], rows_b[: same + 1], strict=True)
-    return 2 * max(float(np.abs(x.astype(np.float64) - y).max()) for x, y in pairs)
-
-
-def build_of(device: Device) -> dict[str, str]:
-    """What a bounded lane's bits may depend on: device, compiler, driver."""
-    p = device.properties
-    return {"device": p.name, "compiler": p.compiler, "driver": p.driver}
 
 
 def record(
@@ -92,27 +74,28 @@ def record(
     device: Device,
     source: str,
     weights: Weights,
-    lane: str,
+    lane_name: str,
     requests: Sequence[Request],
     reason: str,
 ) -> list[Golden]:
-    """Goldens of a model's prompts in one lane; a bounded one with its measured bound.
-
-    Raises LanelockError without a reason.
-    """
+    """Goldens of a model's prompts in one lane. Raises LanelockError without a reason."""
     if not reason.strip():
         raise LanelockError("golden record: a golden is recorded for a reason; say it with --reason")
     now = circumstances()
     made = {name: now[name] for name in ("commit", "dirty", "cpu", "toolkit")}
-    made |= {"reason": reason, **build_of(device)}
+    made |= {"reason": reason, "device": device.properties.name, "compiler": device.properties.compiler,
+             "driver": device.properties.driver}  # fmt: skip
     keys = (config_hash(weights.config), weights_hash(weights))
-    found = with_rows(open_engine, weights, lane, requests)
-    bounds = [""] * len(requests)
-    if exact_lane(lane) != lane:
-        exact = with_rows(open_engine, weights, exact_lane(lane), requests)
-        bounds = [movement(a, b).hex() for a, b in zip(found, exact, strict=True)]
     return [
-        Golden(*keys, r.prompt, lane, ARITHMETIC_VERSION, DRAFTS, tuple(d.tokens), tuple(d.logits), tuple(d.margins),
-               tuple(d.accepted), source, made, bound)
-        for r, d, bound in zip(requests, (summary(*f) for f in found), bounds, strict=True)
+        Golden(*keys, r.prompt, lane_name, ARITHMETIC_VERSION, DRAFTS, tuple(d.tokens), tuple(d.logits),
+               tuple(d.margins), tuple(d.accepted), source, made, *bounded(weights, lane_name, r, d))
+        for r, d in zip(requests, decoded(open_engine, weights, lane_name, requests), strict=True)
     ]  # fmt: skip
+
+
+def bounded(weights: Weights, name: str, request: Request, found: Decoded) -> tuple[tuple[str, ...], str]:
+    """Bounds and build of a golden of a bounded lane; nothing for an exact one."""
+    if not lane(name).delta:
+        return (), ""
+    text = request.prompt + tuple(found.tokens)
+    return tuple(float(b).hex() for b in gap_bound(weights, name, text, len(request.prompt))), found.build

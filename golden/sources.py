@@ -13,8 +13,7 @@ ROOT = Path(__file__).parents[1]
 CHECKPOINT = ROOT / "golden" / "checkpoint" / "kjv-1m.safetensors"
 PEERS = ROOT / "locks" / "data" / "qwen35-ratio3"
 LANES = tuple(base + extra for base in ("a15", "a8", "q4") for extra in ("", "+s16", "+kv16", "+s16+kv16"))
-#: A lane that is exact on the build that recorded it, and elsewhere held to its tokens.
-BOUNDED = ("a8+delta",)
+BOUNDED = tuple(f"{lane}+delta" for lane in ("a15", "a8", "q4", "a8+s16+kv16"))
 
 
 @dataclass(frozen=True, slots=True)

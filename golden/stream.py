@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cache import write_whole
+from kernels.lanes import lane
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.config import ModelConfig
 from oracle.errors import LanelockError
@@ -23,12 +24,11 @@ class Golden:
 
     Key: config, weights (SHA-256 of all tensors), prompt, lane, arithmetic version. tokens, logits (SHA-256 of the bits
     of each step's float32 row), margins (top logit less second, a float in hex) and accepted (tokens taken a pass, the
-    prompt's first, with `drafts` drafts a step) hold on every device. source names the weights, provenance says how it
-    was made; neither is compared.
+    prompt's first, with `drafts` drafts a step) hold on every device, for an exact lane. source names the weights,
+    provenance says how it was made; neither is compared.
 
-    bound is empty for an exact lane. For a bounded one it is how far two logits of a step may move against each other,
-    a float in hex, as measured when it was recorded: only the build that recorded it owes the same bits, and on another
-    the token of a step whose margin is below the bound may be another.
+    A bounded lane has bounds too, a float in hex a step: how far the margin may be off where another device or build
+    made the row; all of the above holds where `build` is the same.
     """
 
     config: str
@@ -43,7 +43,8 @@ class Golden:
     accepted: tuple[int, ...]
     source: str
     provenance: dict[str, Any]
-    bound: str = ""
+    bounds: tuple[str, ...] = ()
+    build: str = ""
 
     @property
     def key(self) -> str:
@@ -105,6 +106,8 @@ def read(path: Path) -> Golden:
         raise LanelockError(f"{path}: its key belongs to {golden.name}; a golden is recorded, not edited")
     if not len(golden.tokens) == len(golden.logits) == len(golden.margins) > 0:
         raise LanelockError(f"{path}: tokens, logits and margins are not of one length")
+    if len(golden.bounds) != (len(golden.tokens) if lane(golden.lane).delta else 0):
+        raise LanelockError(f"{path}: lane {golden.lane} has a bound a step if it is bounded, and none if it is exact")
     return golden
 
 

@@ -14,13 +14,13 @@ from locks.models import CONFIG, prompt, weights
 from locks.models import LANES as QUICK
 from locks.support import U, assert_within, rng
 from oracle.blocks import Run
+from oracle.error_bound import Bound, bound_of, factor, norm_factor
 from oracle.formats import Q8_0, q4_decode, q4_from_q8_0
 from oracle.formats.activations import SCALE_FLOOR
 from oracle.lane import parse
 from oracle.model import forward
 from oracle.model_weights import HeldWeights, Weights, specs
 from oracle.roundings import TOPS, Following, half_step, half_unit_of_f16
-from reports.error_bound import Bound, bound_of, factor, norm_factor
 
 Share = Callable[[str, float, float], float]
 TEXT = prompt(24, 11)

@@ -111,6 +111,21 @@ class Noise(Roundings):
         return np.asarray(x + U * size * (2.0 * self._random.integers(0, 2, x.shape) - 1.0))
 
 
+class Jitter(Noise):
+    """Noisy arithmetic between roundings that are the lane's own, so that now and then a code falls the other way.
+
+    So differ two right runs of a bounded lane, on two devices or in two builds.
+    """
+
+    def codes(self, name: str, x: F64, activations: str) -> F64:
+        """Shapes: [B, T, K]."""
+        return Roundings.codes(self, name, x, activations)
+
+    def stored(self, name: str, x: F64, store: str) -> F64:
+        """Shapes: any."""
+        return Roundings.stored(self, name, x, store)
+
+
 class Following(Noise):
     """The codes, half-width states and caches of another run, in place of one's own roundings.
 

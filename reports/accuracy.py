@@ -14,11 +14,11 @@ from harness.device import Device
 from harness.engine import Choice, Engine, opened
 from harness.observed import observed
 from oracle.blocks import Run
+from oracle.error_bound import Bound, bound_of
 from oracle.lane import Lane, parse
 from oracle.model import forward, head
 from oracle.model_weights import Weights
 from oracle.roundings import Following, Roundings
-from reports.error_bound import Bound, bound_of
 
 F64 = NDArray[np.float64]
 #: Chunks that the bounded lanes' prompts are fed in; the exact lanes' bits do not depend on it.

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
-from golden.record import Decoded, Opener, build_of, decoded, record
+from golden.record import Decoded, Opener, decoded, record
 from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import Golden, read_all, replace
 from harness.device import Device, NotRun
@@ -91,8 +91,9 @@ def _succession(golden: Golden, old: Golden | None) -> str:
     """What a new golden has in common with the one whose place it took."""
     if old is None:
         return "recorded"
-    problem = difference(old, Decoded(list(golden.tokens), list(golden.logits), [], list(golden.accepted)))
-    return f"takes the place of {old.name}: {problem or 'the same tokens, logits and accept pattern'}"
+    now = Decoded(list(golden.tokens), list(golden.logits), list(golden.margins), list(golden.accepted), golden.build)
+    same = "within its bounds" if golden.bounds else "the same tokens, logits and accept pattern"
+    return f"takes the place of {old.name}: {difference(old, now) or same}"
 
 
 def references_of(device: Device, revision: str | None) -> list[Reference]:
@@ -110,7 +111,7 @@ def check_all(
     with shown(f"checking on {device.properties.name}") as progress:
         for i, ((name, lane), goldens) in enumerate(sorted(groups.items())):
             progress(f"{name} {lane}", i, len(groups))
-            outcomes += check(opener(device), source(name).weights(), goldens, references, build_of(device))
+            outcomes += check(opener(device), source(name).weights(), goldens, references)
     return outcomes
 
 

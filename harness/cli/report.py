@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from golden.check import check
-from golden.sources import LANES, source, sources
+from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import Golden, read_all
 from harness.cache import write_whole
 from harness.cli.golden import opener
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.record:
         check_records()
     device = open_device(args.device)
-    results, golden = collect(device, args.source, args.lane or list(LANES), args.positions)
+    results, golden = collect(device, args.source, args.lane or [*LANES, *BOUNDED], args.positions)
     title = f"Accuracy of {args.source} on {device.properties.name}, {results[0].positions} positions"
     if args.markdown:
         write_whole(args.markdown, markdown(title, results, golden))

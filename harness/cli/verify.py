@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from golden.sources import LANES
+from golden.sources import BOUNDED, LANES
 from harness.cli.report import collect, table, wide_console
 from harness.devices import available, check_choice
 from oracle.errors import LanelockError
@@ -73,9 +73,9 @@ def table_of(results: list[LockResult]) -> Table:
 
 
 def decode_stage(choice: str) -> dict[str, tuple[list[LaneAccuracy], dict[str, str]]]:
-    """The trained checkpoint decoded in every exact lane on each device: accuracy, and whether its goldens hold."""
+    """The trained checkpoint decoded in every lane on each device: accuracy, and whether its goldens hold."""
     opened, _ = available(choice)
-    return {name: collect(device, "kjv", list(LANES), POSITIONS) for name, device in opened.items()}
+    return {name: collect(device, "kjv", [*LANES, *BOUNDED], POSITIONS) for name, device in opened.items()}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,7 +43,7 @@ SPECIAL: tuple[Room, ...] = (
     Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
     Room(
         "accuracy",
-        ("reports/accuracy*.py", "reports/error_bound.py", "harness/observed.py"),
+        ("reports/accuracy*.py", "oracle/error_bound.py", "harness/observed.py"),
         ("locks/test_accuracy.py",),
     ),
     Room("state_drift", ("reports/state_drift.py",), ("locks/test_state_drift.py",)),

@@ -23,7 +23,7 @@ from oracle.delta_rule import CHUNK
 from oracle.lane import Lane, parse
 from oracle.model import forward, head
 from oracle.model_weights import Weights
-from oracle.roundings import Noise
+from oracle.roundings import Jitter, Noise
 
 F64 = NDArray[np.float64]
 RISK = 1e-6
@@ -78,17 +78,37 @@ def bound_of(
     Source: this module.
     """
     formats, places = parse(lane), np.asarray(at)
-    text = np.array([tokens], np.int64)
-    truth = _logits(Run(weights, weights_alone(formats)), text, places)[0]
-    noise = Noise(seed=len(tokens), chunk=CHUNK if "delta" in lane.split("+") else 0)
-    noisy = _logits(Run(weights, formats, roundings=noise), np.repeat(text, samples, axis=0), places)
-    squares = (noisy - truth) ** 2
+    truth = _logits(Run(weights, weights_alone(formats)), tokens, places, 1)[0]
+    noise = Noise(seed=len(tokens), chunk=_chunk(lane))
+    squares = (_logits(Run(weights, formats, roundings=noise), tokens, places, samples) - truth) ** 2
     reach = factor(samples, truth.size) * np.sqrt(squares.mean(0))
     norm = norm_factor(samples, len(truth)) * np.sqrt(squares.sum(-1).mean(0))
     return Bound(truth, reach, norm)
 
 
-def _logits(run: Run, text: NDArray[np.int64], at: NDArray[np.int64]) -> F64:
+def gap_bound(weights: Weights, lane: str, text: Sequence[int], start: int, samples: int = SAMPLES) -> F64:
+    """How far the gap between a token's logit and any other may differ between two right runs of a bounded lane.
+
+    Shapes: text [T], start -> [T - start]: a gap for each token from `start` on, in the row that it was picked from.
+    Units:  those of logits. Two runs round codes alike but where their arithmetic, which is not specified, lets a code
+            fall the other way, and what follows from that; so each is drawn from the spread of many such runs.
+    Error:  as `bound_of`; the difference of two draws has the square root of two times the deviation of one.
+    Source: this module.
+    """
+    jitter = Run(weights, parse(lane), roundings=Jitter(seed=len(text), chunk=_chunk(lane)))
+    rows = _logits(jitter, text[:-1], np.arange(start - 1, len(text) - 1), samples)
+    gaps = np.take_along_axis(rows, np.array(text[start:])[None, :, None], -1) - rows
+    deviation = np.sqrt(2.0) * gaps.std(axis=0, ddof=1)
+    reach: F64 = factor(samples - 1, deviation.size) * deviation.max(-1)
+    return reach
+
+
+def _chunk(lane: str) -> int:
+    return CHUNK if "delta" in lane.split("+") else 0
+
+
+def _logits(run: Run, tokens: Sequence[int], at: NDArray[np.int64], runs: int) -> F64:
+    text = np.repeat(np.array([tokens], np.int64), runs, axis=0)
     return head(run, forward(run, text, rows="none").hidden[:, at])
 
 
