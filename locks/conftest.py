@@ -14,7 +14,7 @@ import pytest
 
 from harness.device import Device
 from harness.devices import available, check_choice
-from harness.record import record
+from harness.record import circumstances, record
 from harness.workers import pin_worker
 from oracle.errors import LanelockError
 from reports.lock_results import SENTENCE, LockResult, result_of, summary
@@ -70,8 +70,9 @@ class Results:
         if target := self.config.getoption("--results"):
             path = Path(str(target))
             temporary = path.with_name(path.name + ".partial")
-            rows = [dataclasses.asdict(row) for row in self.rows]
-            temporary.write_text(json.dumps({"seconds": seconds, "locks": rows}, indent=1))
+            rows, now = [dataclasses.asdict(row) for row in self.rows], circumstances()
+            tree = {name: now[name] for name in ("commit", "dirty")}
+            temporary.write_text(json.dumps({**tree, "seconds": seconds, "locks": rows}, indent=1))
             temporary.replace(path)
         if self.config.getoption("--record"):
             options = {name: str(self.config.getoption(name)) for name in ("--device", "--tier", "--shapes")}

@@ -1,10 +1,13 @@
 """Results of a lock run as data: one row a lock, with its sentence and the share of each bound it used."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from oracle.errors import LanelockError
 
 SENTENCE = "sentence"
 SHARE = "share "
@@ -70,3 +73,46 @@ def by_room(results: Iterable[LockResult]) -> dict[str, list[LockResult]]:
     for result in results:
         rooms.setdefault(result.room, []).append(result)
     return dict(sorted(rooms.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class LockRun:
+    """Results of one lock run, and the commit it was of. dirty: whether the tree had changes; None if nobody knows."""
+
+    commit: str | None
+    dirty: bool | None
+    locks: tuple[LockResult, ...]
+
+
+def read_run(path: Path) -> LockRun:
+    """What `pytest locks/ --results FILE` wrote. Raises LanelockError, naming the file, if it is not that."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return LockRun(data["commit"], data["dirty"], tuple(LockResult(**row) for row in data["locks"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LanelockError(f"{path}: not the results of a lock run ({error})") from error
+
+
+def parameters(node: str) -> tuple[str, ...]:
+    """What a lock was parametrised with: `t.py::T::test[cuda-a8-2]` with cuda, a8 and 2."""
+    return tuple(node.partition("[")[2].removesuffix("]").split("-"))
+
+
+def doubt(run: LockRun | None, commit: str | None, lanes: Sequence[str], lane: str, device: str) -> str:
+    """Why a lane on a device (host or cuda) is not held by a lock run of this commit; "" if it is.
+
+    A lock that failed and names no lane speaks of all lanes; one that passed speaks of those it names.
+    """
+    if run is None:
+        return "no results of a lock run were given (--locks FILE)"
+    if commit is None or run.commit != commit or run.dirty:
+        tree = " with changes" if run.dirty else ""
+        return f"the lock run is of commit {(run.commit or 'unknown')[:10]}{tree}, this is {(commit or 'unknown')[:10]}"
+    passed = 0
+    for lock in run.locks:
+        named = parameters(lock.node)
+        mine = lane in named
+        if lock.outcome == "failed" and (mine or not set(named) & set(lanes)):
+            return f"failed: {lock.node}"
+        passed += mine and lock.outcome == "passed" and any(name.partition(":")[0] == device for name in named)
+    return "" if passed else f"no lock of {lane} passed on {device}"

@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from golden.sources import BOUNDED, LANES
-from harness.cli.report import collect, table, wide_console
+from harness.cli.report import collect, holds, table, wide_console
 from harness.devices import available, check_choice
 from oracle.errors import LanelockError
 from reports.accuracy import LaneAccuracy
+from reports.accuracy_page import Report
 from reports.lock_results import LockResult, by_room
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ def decode_stage(choice: str) -> dict[str, tuple[list[LaneAccuracy], dict[str, s
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 only if at least one lock ran, none failed, and every golden stream holds."""
+    """Exit 0 only if at least one lock ran, none failed, every golden stream holds and every lane is a number."""
     device, why = best_device() if args.device == "best" else (args.device, args.device)
     check_choice(device)
     priced = decode_stage(device)
@@ -97,9 +98,9 @@ def run(args: argparse.Namespace) -> int:
         console.print(table_of(results))
         for name, (lanes, golden) in priced.items():
             wide_console().print(f"\nthe trained checkpoint on {name}, {POSITIONS} positions, against float64")
-            wide_console().print(table(lanes, golden))
+            wide_console().print(table(Report("", lanes, golden)))
         for row in failed:
             console.print(f"FAILED {row.node}: {row.sentence}")
         console.print(f"{passed} locks passed, {len(failed)} failed, {len(results) - passed - len(failed)} not run")
-    held = all(v == "holds" for _, golden in priced.values() for v in golden.values())
+    held = all(holds(Report("", lanes, golden)) for lanes, golden in priced.values())
     return 0 if passed and not failed and held else 1

@@ -43,8 +43,13 @@ SPECIAL: tuple[Room, ...] = (
     Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
     Room(
         "accuracy",
-        ("reports/accuracy*.py", "oracle/error_bound.py", "harness/observed.py"),
+        ("oracle/error_bound.py", "harness/observed.py"),
         ("locks/test_accuracy.py",),
+    ),
+    Room(
+        "report",
+        ("reports/accuracy*.py", "reports/plot.py", "harness/cli/report.py"),
+        ("locks/test_report.py",),
     ),
     Room("state_drift", ("reports/state_drift.py",), ("locks/test_state_drift.py",)),
     Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
@@ -84,7 +89,7 @@ SPECIAL: tuple[Room, ...] = (
     Room(
         "checkers",
         ("harness/run.py", "locks/support.py", "locks/conftest.py", "reports/lock_results.py"),
-        ("locks/test_checkers.py",),
+        ("locks/test_checkers.py", "locks/test_report.py"),
     ),
     Room(
         "head",
