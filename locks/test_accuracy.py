@@ -1,6 +1,6 @@
 """The whole model against float64: every logit within its derived bound, every rounding where it should be."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -10,17 +10,15 @@ from golden.sources import LANES, trained
 from harness.device import Device
 from harness.engine import Choice, opened
 from harness.observed import Observed, observed
+from locks.following import excesses
 from locks.models import CONFIG, prompt, weights
 from locks.models import LANES as QUICK
-from locks.support import U, assert_within, rng
+from locks.support import assert_within, rng
 from oracle.blocks import Run
 from oracle.error_bound import Bound, bound_of, factor, norm_factor
 from oracle.formats import Q8_0, q4_decode, q4_from_q8_0
-from oracle.formats.activations import SCALE_FLOOR
-from oracle.lane import parse
 from oracle.model import forward
 from oracle.model_weights import HeldWeights, Weights, specs
-from oracle.roundings import TOPS, Following, half_step, half_unit_of_f16
 
 Share = Callable[[str, float, float], float]
 TEXT = prompt(24, 11)
@@ -65,45 +63,6 @@ class TestLogits:
         assert_logits_within(share, found, trained().weights(), lane, text)
 
 
-def following(found: Observed, lane: str, samples: int = 0) -> dict[str, np.ndarray]:
-    """Values by buffer name, [T, ...]; with samples, of so many runs whose arithmetic errs [samples, T, ...]."""
-    kept: dict[str, np.ndarray] = {}
-    rounds = Following(found.given, arithmetic=samples > 0)
-    run = Run(weights(), parse(lane), kept.__setitem__, rounds)
-    logits = forward(run, np.repeat([TEXT], max(samples, 1), axis=0), rows="all").logits
-    layers = {name: value for name, value in kept.items() if name.endswith(".residual")}
-    every = {**rounds.asked, **layers, "the logits": logits}
-    return every if samples else {name: value[0] for name, value in every.items()}
-
-
-def rounding_of(found: Observed, lane: str, name: str, value: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-    """What the device made of a value, and the most that its rounding alone may have moved it."""
-    if name == "the logits":
-        return found.logits, 0.0
-    if name.endswith(".residual"):
-        return found.residuals[int(name.removeprefix("layer").partition(".")[0])], 0.0
-    if name in found.scales:
-        return found.given[name], half_step(found.scales[name], parse(lane).activations)
-    place, _, token = name.partition(".S.")
-    made = found.given[f"{place}.S"][int(token)] if token else found.given[name]
-    return made.reshape(value.shape), half_unit_of_f16(value)
-
-
-def excesses(found: Observed, lane: str, samples: int = 64) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Name, how far the device is from the following oracle beyond its own rounding, and the bound of arithmetic."""
-    values, noisy = following(found, lane), following(found, lane, samples)
-    deviations = factor(samples, sum(v.size for v in values.values()))
-    for name, value in values.items():
-        reach = deviations * np.sqrt(((noisy[name] - value) ** 2).mean(0))
-        made, rounding = rounding_of(found, lane, name, value)
-        yield name, np.maximum(np.abs(made - value) - rounding, 0.0), reach
-        if name in found.scales:
-            scales, top = found.scales[name], TOPS[parse(lane).activations]
-            blocks = np.abs(value).reshape(*scales.shape, 32).max(-1) / top
-            away = np.abs(scales - np.maximum(blocks, SCALE_FLOOR)) - U * blocks
-            yield f"{name}, scales", np.maximum(away, 0.0), reach.reshape(*scales.shape, 32).max(-1) / top
-
-
 class TestEveryRounding:
     """The oracle follows the device's codes, so that no error lives longer than to the next of them."""
 
@@ -116,7 +75,7 @@ class TestEveryRounding:
         head or state, which a bound on logits could not see.
         """
         found, names = seen(device, lane), []
-        for name, excess, arithmetic in excesses(found, lane):
+        for name, excess, arithmetic in excesses(found, weights(), lane, TEXT):
             assert_within(share, name, excess, np.zeros_like(excess), arithmetic)
             names.append(name)
 

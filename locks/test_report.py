@@ -120,6 +120,14 @@ class TestNan:
         assert "<td class='bad'>nan</td>" in page(report)
         assert "not drawn everywhere: a8" in page(report)
 
+    def test_of_a_single_logit_leaves_no_figure(self) -> None:
+        """One NaN among rows whose truth is finite: not even a share of best tokens is left."""
+        rows_ = np.ones((3, 4))
+        rows_[1, 2] = np.nan
+        found = errors(rows_, np.ones((3, 4)))
+
+        assert np.isnan([found.rel_l2, found.largest, found.kl, found.same_top]).all()
+
     def test_is_null_in_json(self) -> None:
         """JSON has no NaN: it is null, and what is finite stays."""
         assert command.finite({"a": [math.nan, (1.5, math.inf)], "b": "x"}) == {"a": [None, [1.5, None]], "b": "x"}
@@ -297,11 +305,12 @@ class TestPlot:
 
     def test_what_is_no_positive_number_is_a_gap_that_is_named(self) -> None:
         """Zero, NaN and infinity break the line, and a note says whose."""
-        drawn = plot([Line("bad one", "x", [(0, 1.0), (1, math.nan), (2, 1.0), (3, 2.0)])], Axes("a", "b", [0]))
+        for bad in (math.nan, math.inf, 0.0):
+            drawn = plot([Line("bad one", "x", [(0, 1.0), (1, bad), (2, 1.0), (3, 2.0)])], Axes("a", "b", [0]))
 
-        assert drawn.count("<polyline") == 1
-        assert drawn.count("<circle") == 1
-        assert "not drawn everywhere: bad one" in drawn
+            assert drawn.count("<polyline") == 1
+            assert drawn.count("<circle") == 1
+            assert "not drawn everywhere: bad one" in drawn
 
     def test_windows_and_ticks_cover_the_text(self) -> None:
         """At most 24 windows whose mean square is the text's, and round ticks from zero to the last position."""

@@ -131,13 +131,20 @@ class Following(Noise):
 
     given: by buffer name, decoded codes and cache rows [T, ...] and states behind every token [T, HV, V, K], of one
     sequence from its first token on. asked: what each of them was the rounding of, here. What is left between the two
-    runs is arithmetic, and no error lives longer than to the next rounding.
+    runs is arithmetic, and no error lives longer than to the next rounding. With arithmetic the first sequence of the
+    batch is exact and every other one errs.
     """
 
     def __init__(self, given: Mapping[str, F64], seed: int = 0, *, arithmetic: bool = False, chunk: int = 0) -> None:
         super().__init__(seed, formats=False, arithmetic=arithmetic, chunk=chunk)
         self.given = given
         self.asked: dict[str, F64] = {}
+
+    def _err(self, x: F64, size: F64) -> F64:
+        wrong = super()._err(x, size)
+        if self.arithmetic:
+            wrong[0] = x[0]
+        return wrong
 
     def codes(self, name: str, x: F64, activations: str) -> F64:
         """Shapes: [B, T, K]."""
