@@ -251,11 +251,13 @@ class TestInvariance:
     def test_width_of_the_batch_does_not_matter(self, device: Device, name: str, K: int) -> None:
         """Row 0 of 1 to 33 rows has the bits that it has alone (case 18). Red: a form or an order chosen by rows."""
         o = operands(33, 4, K, 1)
-        alone = run(device, holder(name, 1), first_rows(o, 1))
-        for n in ROWS:
-            f, part = holder(name, n), first_rows(o, n)
-            if f.admits(part):
-                assert_same_bits(run(device, f, part)[:1], alone, f"{f} {n} rows")
+        alone = form(name).expected(first_rows(o, 1))
+        able_to = [(holder(name, n), first_rows(o, n)) for n in ROWS]
+        able_to = [(f, part) for f, part in able_to if f.admits(part)]
+        if not able_to:
+            pytest.skip(f"not run: {name} refuses K = {K}")
+        for f, part in able_to:
+            assert_same_bits(run(device, f, part)[:1], alone, f"{f} {len(part.codes)} rows")
 
 
 class TestEdges:
