@@ -1,11 +1,12 @@
 """Catalogue entry of the conv room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar, Value
-from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
+from kernels.rules import IN_REGISTERS, between, ceil_div, row_pitch
 from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims, token_rows
 
 RING = 8  # inputs a channel keeps: 3 behind a verify of 5 rows
 WARPS = 4
+SEGMENT = 16  # tokens of a warp
 
 
 def _derive(dims: Dims) -> dict[str, Value]:
@@ -14,7 +15,8 @@ def _derive(dims: Dims) -> dict[str, Value]:
 
 def _geometry(dims: Dims) -> Geometry:
     heads = int(dims["C"]) // int(dims["D"])
-    return Geometry((ceil_div(heads, WARPS), int(dims["B"]), 1), (32 * WARPS, 1, 1))
+    segments = ceil_div(int(dims["T"]), SEGMENT)
+    return Geometry((ceil_div(heads, WARPS), int(dims["B"]), segments), (32 * WARPS, 1, 1))
 
 
 CONV = Kernel(
@@ -37,6 +39,7 @@ CONV = Kernel(
     derive=token_dims(_derive),
     rules=(
         *CHUNK_RULES,
+        between("T", 1, 65535 * SEGMENT, "the segments that one grid axis can hold"),
         Rule(lambda d: int(d["C"]) > 0 and int(d["C"]) % int(d["D"]) == 0, "C = {C} channels must be heads of D = {D}"),
         Rule(
             lambda d: 0 <= int(d["normed_heads"]) * int(d["D"]) <= int(d["C"]),

@@ -2,7 +2,8 @@
 //
 // A warp owns ROWS rows of one head's state in registers for the whole chunk: one load and one store of the state a
 // launch. A lane owns D / 32 neighbours of a row, so that each row is one 16-byte load a lane, and ROWS independent
-// loads are in flight. At position 0 the state is zero and is not read: a slot that is entered again is clean.
+// loads are in flight. Place r of lane l holds row scattered(r, l), so that the ROWS sums of a token need no selection.
+// At position 0 the state is zero and is not read: a slot that is entered again is clean.
 //
 // The state is stored after the token that `stored` counts: after the last one in decode and prefill, after an earlier
 // one as a checkpoint, or never. Speculation moves no state back: a verify stores nothing, and once its rows are
@@ -10,48 +11,72 @@
 #include "head.cuh"
 
 constexpr int WARPS = 4;
-constexpr int TOKENS = 8;  // whose q and k the staged form holds in shared memory
+constexpr int TOKENS = 8;  // of one stage of the staged form, of which there are two
 
-template <int D, typename STATE, int ROWS, int PER>
-__device__ inline void step(float (&S)[ROWS][PER], const float (&k)[PER], const float (&v)[ROWS], float alpha,
-                            float beta, const float (&q)[PER], float (&o)[ROWS]) {
-  float sum[ROWS];
+// what a lane needs of one token; v is that of the row whose sums it gets
+template <int PER>
+struct Token {
+  float q[PER], k[PER], v, alpha, beta;
+};
+
+// the decay of ROWS rows, and what they hold of k: the lane's part of each sum
+template <int ROWS, int PER>
+__device__ inline void decay(float (&S)[ROWS][PER], const Token<PER>& token, float (&held)[ROWS]) {
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
-    for (int i = 0; i < PER; ++i) S[r][i] = alpha * S[r][i];
-    sum[r] = lane::owned_dot(S[r], k);
+    for (int i = 0; i < PER; ++i) S[r][i] = token.alpha * S[r][i];
+    held[r] = lane::owned_dot(S[r], token.k);
   }
-  lane::warp_sum(sum);
+}
+
+// d of the row whose sum this lane has is `learned`; every row learns, and is read by q: the lane's part of each sum
+template <typename STATE, int ROWS, int PER>
+__device__ inline void learn(float (&S)[ROWS][PER], const Token<PER>& token, float learned, float (&read)[ROWS]) {
+  float d[ROWS];
+  lane::warp_share(learned, d);
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    const float d = beta * (v[r] - sum[r]);
 #pragma unroll
-    for (int i = 0; i < PER; ++i) S[r][i] = fmaf(d, k[i], S[r][i]);
-    o[r] = lane::owned_dot(S[r], q);
-  }
-  lane::warp_sum(o);
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r)
+    for (int i = 0; i < PER; ++i) S[r][i] = fmaf(d[r], token.k[i], S[r][i]);
+    read[r] = lane::owned_dot(S[r], token.q);
 #pragma unroll
     for (int i = 0; i < PER; ++i) S[r][i] = lane::rounded<STATE>(S[r][i]);
-}
-
-// q and k of the head, for tokens t to t + TOKENS - 1 as far as they exist; every warp of the block reads them
-template <int D>
-__device__ inline void stage(float (*staged)[2][D], const float* __restrict__ head, int k_offset, long long stride,
-                             int tokens) {
-  __syncthreads();
-  for (int i = threadIdx.x; i < tokens * 2 * D; i += 32 * WARPS) {
-    const int token = i / (2 * D), which = i / D % 2;
-    staged[token][which][i % D] = head[token * stride + which * k_offset + i % D];
   }
-  __syncthreads();
 }
 
-// STAGED: the warps of a block share one head, and read its q and k from shared memory
+// Of TOKENS tokens what a block needs: its head's q and k, the values of its rows, and the gates.
+template <int D, int ROWS>
+struct Stage {
+  float q[TOKENS][D], k[TOKENS][D], v[TOKENS][WARPS * ROWS], alpha[TOKENS], beta[TOKENS];
+};
+
+// Copies the tokens that exist, a warp a token. `head` is q of the first; k and the values lie behind it.
+template <int D, int ROWS>
+__device__ inline void copy_stage(Stage<D, ROWS>& stage, const float* head, int k_behind, int v_behind, long long stride,
+                                  const float* alpha, const float* beta, long long gate_stride, int tokens) {
+  const int l = threadIdx.x % 32;
+#pragma unroll
+  for (int t = threadIdx.x / 32; t < TOKENS; t += WARPS) {
+    if (t >= tokens) break;
+    const float* from = head + t * stride;
+#pragma unroll
+    for (int i = l * 4; i < D; i += 128) {
+      lane::cp_async16(&stage.q[t][i], from + i);
+      lane::cp_async16(&stage.k[t][i], from + k_behind + i);
+    }
+    if (l * 4 < WARPS * ROWS) lane::cp_async16(&stage.v[t][l * 4], from + v_behind + l * 4);
+  }
+  if (threadIdx.x < tokens) {
+    lane::cp_async4(&stage.alpha[threadIdx.x], alpha + threadIdx.x * gate_stride);
+    lane::cp_async4(&stage.beta[threadIdx.x], beta + threadIdx.x * gate_stride);
+  }
+}
+
+// STAGED: for chunks of many tokens. The warps of a block share one head, whose tokens lie in shared memory before they
+// are needed, and the output of a token is summed together with what the next one finds, in one pass through the warp.
 template <int D, typename STATE, int ROWS, bool STAGED>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(32 * WARPS)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
            STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
@@ -63,8 +88,9 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   constexpr int PER = lane::Head<D>::PER;
   static_assert(D % ROWS == 0, "delta_rule: a warp owns whole rows, and the rows of a head split evenly");
   constexpr int GROUPS = D / ROWS;  // warps a head
-  static_assert(!STAGED || GROUPS % WARPS == 0, "delta_rule: a block that stages q and k holds one head");
-  SHARED(float, staged, [STAGED ? TOKENS : 1][2][STAGED ? D : 1]);
+  static_assert(!STAGED || GROUPS % WARPS == 0, "delta_rule: a block that stages its tokens holds one head");
+  SHARED_ALIGNED(16, unsigned char, memory, [STAGED ? 2 * sizeof(Stage<D, ROWS>) : 16]);
+  Stage<D, ROWS>* stages = reinterpret_cast<Stage<D, ROWS>*>(memory);
   const int unit = blockIdx.x * WARPS + threadIdx.x / 32;
   const int b = blockIdx.y, h = unit / GROUPS, first = unit % GROUPS * ROWS, l = threadIdx.x % 32;
   const int count = length[b];
@@ -76,34 +102,73 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   const bool fresh = position[b] == 0;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    if (!fresh) lane::load_owned(S[r], home + r * D);
+    if (!fresh) lane::load_owned(S[r], home + lane::scattered<ROWS>(r, l) * D);
     if (fresh)
 #pragma unroll
       for (int i = 0; i < PER; ++i) S[r][i] = 0.0f;
   }
 
-  for (int t = 0; t < count; ++t) {
-    const long long row = static_cast<long long>(t) * B + b;
-    const float* head = qkv + row * qkv_pitch + h % HK * D;
-    float q[PER], k[PER], v[ROWS], out[ROWS];
-    if constexpr (STAGED) {
-      if (t % TOKENS == 0)
-        stage<D>(staged, head, HK * D, static_cast<long long>(B) * qkv_pitch, count - t < TOKENS ? count - t : TOKENS);
-      lane::load_owned(q, staged[t % TOKENS][0] + l * PER);
-      lane::load_owned(k, staged[t % TOKENS][1] + l * PER);
-    } else {
-      lane::load_owned(q, head + l * PER);
-      lane::load_owned(k, head + HK * D + l * PER);
+  const int own = lane::scattered<ROWS>(0, l), block_first = first / (WARPS * ROWS) * (WARPS * ROWS);
+  const int key = HK * D, value = 2 * HK * D + h * D - h % HK * D;  // how far behind its q a head's k and v lie
+  const long long stride = static_cast<long long>(B) * qkv_pitch, gate_stride = static_cast<long long>(B) * HV;
+  const long long o_stride = static_cast<long long>(B) * o_pitch;
+  const float* head = qkv + static_cast<long long>(b) * qkv_pitch + h % HK * D;
+  alpha += static_cast<long long>(b) * HV + h, beta += static_cast<long long>(b) * HV + h;
+  o += static_cast<long long>(b) * o_pitch + h * D + first + own;
+
+  if constexpr (!STAGED) {
+    for (int t = 0; t < count; ++t) {
+      Token<PER> token;
+      const float* row = head + t * stride;
+      lane::load_owned(token.q, row + l * PER);
+      lane::load_owned(token.k, row + key + l * PER);
+      token.v = row[value + first + own], token.alpha = alpha[t * gate_stride], token.beta = beta[t * gate_stride];
+      float held[ROWS], read[ROWS];
+      decay(S, token, held);
+      learn<STATE>(S, token, token.beta * (token.v - lane::warp_sum_scattered(held)), read);
+      const float out = lane::warp_sum_scattered(read);
+      if (l % (32 / ROWS) == 0) o[t * o_stride] = out * scale;
+      if (t + 1 == stored_after)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) lane::store_owned(home + lane::scattered<ROWS>(r, l) * D, S[r]);
     }
-    const float* value = qkv + row * qkv_pitch + 2 * HK * D + h * D + first;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) v[r] = value[r];
-    step<D, STATE>(S, k, v, alpha[row * HV + h], beta[row * HV + h], q, out);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-      if (l == r) o[row * o_pitch + h * D + first + r] = out[r] * scale;
-    if (t + 1 == stored_after)
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) lane::store_owned(home + r * D, S[r]);
+    return;
   }
+
+  const auto copy = [&](int t) {
+    if (t < count)
+      copy_stage(stages[t / TOKENS % 2], head + t * stride, key, value + block_first, stride, alpha + t * gate_stride,
+                 beta + t * gate_stride, gate_stride, count - t < TOKENS ? count - t : TOKENS);
+    lane::cp_async_commit();
+  };
+  float read[ROWS] = {};  // of the token before
+  copy(0);
+  for (int t = 0; t < count;) {
+    lane::cp_async_wait<0>();
+    __syncthreads();
+    const Stage<D, ROWS>& stage = stages[t / TOKENS % 2];
+    copy(t + TOKENS);
+    const int end = count - t < TOKENS ? count : t + TOKENS;
+    for (const int start = t; t < end;) {
+      const int stop = t < stored_after && stored_after < end ? stored_after : end;
+      for (; t < stop; ++t) {
+        Token<PER> token;
+        lane::load_owned(token.q, stage.q[t - start] + l * PER);
+        lane::load_owned(token.k, stage.k[t - start] + l * PER);
+        token.v = stage.v[t - start][first - block_first + own];
+        token.alpha = stage.alpha[t - start], token.beta = stage.beta[t - start];
+        float held[ROWS];
+        decay(S, token, held);
+        const float sum = lane::warp_sum_scattered(held, read);
+        if (t > 0 && l % (32 / ROWS) == 16 / ROWS) *o = sum * scale;
+        if (t > 0) o += o_stride;
+        learn<STATE>(S, token, token.beta * (token.v - sum), read);
+      }
+      if (t == stored_after)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) lane::store_owned(home + lane::scattered<ROWS>(r, l) * D, S[r]);
+    }
+  }
+  const float out = lane::warp_sum_scattered(read);
+  if (l % (32 / ROWS) == 0) *o = out * scale;
 }

@@ -7,6 +7,16 @@ from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
 from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
 
 WARPS = 4
+TOKENS = 8  # of one stage of the staged form
+
+
+#: From how many tokens of a pass on the scan copies its tokens into shared memory ahead of their turn.
+STAGED_FROM = 16
+
+
+def scan_form(T: int) -> tuple[str, int]:
+    """Kernel and rows a warp of a pass of T tokens; both forms give the same bits."""
+    return ("delta_rule_staged", 4) if T >= STAGED_FROM else ("delta_rule", 8)
 
 
 def _derive(dims: Dims) -> dict[str, Value]:
@@ -57,9 +67,9 @@ DELTA_RULE = Kernel(
 DELTA_RULE_STAGED = replace(
     DELTA_RULE,
     name="delta_rule_staged",
-    params=(HEAD_DIMS, STATE, Param("ROWS", (8,)), Param("STAGED", (True,))),
-    limits={"registers": 255, "smem": 8 * 2 * 256 * 4, **IN_REGISTERS},
-    doc="The same with q and k of eight tokens in shared memory, read by all warps of a head's block.",
+    params=(HEAD_DIMS, STATE, Param("ROWS", (4,)), Param("STAGED", (True,))),
+    limits={"registers": 255, "smem": 2 * TOKENS * (2 * 256 + 16 + 2) * 4, **IN_REGISTERS},
+    doc="The same with eight tokens at a time in shared memory, copied ahead, read by all warps of a head's block.",
 )
 
 KERNELS = (DELTA_RULE, DELTA_RULE_STAGED)

@@ -26,6 +26,17 @@ __device__ __forceinline__ float finite_root(float x) { return is_finite(x) ? sq
 
 }  // namespace lane
 
+namespace lane {
+
+// Of N sums over a warp, N a power of two, the lanes l * N / 32 own one each: which sum value i of lane l belongs to.
+template <int N>
+__device__ __forceinline__ int scattered(int i, int l) {
+  static_assert(N <= 32 && (N & (N - 1)) == 0, "scattered: a power of two of sums that the lanes can share");
+  return i ^ (l * N / 32);
+}
+
+}  // namespace lane
+
 #ifdef LANELOCK_HOST
 #include "lane.h"
 #else

@@ -114,6 +114,18 @@ __device__ __forceinline__ uint2 load8(const T* p) { return *reinterpret_cast<co
 template <class T>
 __device__ __forceinline__ void store8(T* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; }
 
+// To global memory as one access. A plain store of 16 bytes is cut into members where the compiler sees fit: behind a loop
+// over tokens it was, which took 40 % of the bandwidth of the scan (H200, state of 32 sequences of the 27B).
+__device__ __forceinline__ void store_whole(void* p, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void store_whole(void* p, uint2 v) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_whole(void* p, unsigned v) { *static_cast<unsigned*>(p) = v; }
+__device__ __forceinline__ void store_whole(void* p, unsigned short v) { *static_cast<unsigned short*>(p) = v; }
+
 __device__ __forceinline__ void named_barrier(unsigned id, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -141,6 +153,45 @@ __device__ __forceinline__ float warp_sum_each(float (&v)[N]) {
   }
   if constexpr (DISTANCE > 1) return warp_sum_each<N, DISTANCE / 2>(v);
   else return v[0];
+}
+
+// N sums over a warp at once, N a power of two: value i of lane l belongs to sum scattered(i, l), and lane l gets the sum
+// scattered(0, l). At each distance a lane keeps the first half of its values and sends the rest, whose sums its partner
+// keeps: each step adds the two numbers that the tree adds, so the bits are the tree's, and 8 sums take 9 shuffles, not 40.
+template <int DISTANCE = 16, int N>
+__device__ __forceinline__ float warp_sum_scattered(const float (&v)[N]) {
+  constexpr int KEPT = N > 1 ? N / 2 : 1;
+  float kept[KEPT];
+#pragma unroll
+  for (int i = 0; i < KEPT; ++i) kept[i] = v[i] + __shfl_xor_sync(0xFFFFFFFFu, v[N / 2 + i], DISTANCE);
+  if constexpr (DISTANCE == 1) return kept[0];
+  else return warp_sum_scattered<DISTANCE / 2>(kept);
+}
+
+// N sums of a and N of b in one go: lane l gets sum scattered(0, l) of b where l % (32 / N) >= 16 / N, and of a elsewhere
+template <int DISTANCE = 16, int N>
+__device__ __forceinline__ float warp_sum_scattered(const float (&a)[N], const float (&b)[N]) {
+  if constexpr (N > 1) {
+    float of_a[N / 2], of_b[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) of_a[i] = a[i] + __shfl_xor_sync(0xFFFFFFFFu, a[N / 2 + i], DISTANCE);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) of_b[i] = b[i] + __shfl_xor_sync(0xFFFFFFFFu, b[N / 2 + i], DISTANCE);
+    return warp_sum_scattered<DISTANCE / 2>(of_a, of_b);
+  } else {
+    const bool keeps_b = threadIdx.x & DISTANCE;
+    const float kept = keeps_b ? b[0] : a[0], sent = keeps_b ? a[0] : b[0];
+    const float one[1] = {kept + __shfl_xor_sync(0xFFFFFFFFu, sent, DISTANCE)};
+    if constexpr (DISTANCE == 1) return one[0];
+    else return warp_sum_scattered<DISTANCE / 2>(one);
+  }
+}
+
+// the way back: v[i] of lane l is what the lanes that own sum scattered(i, l), of a, give
+template <int N>
+__device__ __forceinline__ void warp_share(float own, float (&v)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = __shfl_sync(0xFFFFFFFFu, own, scattered<N>(i, threadIdx.x % 32) * (32 / N));
 }
 
 template <int N>

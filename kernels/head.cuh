@@ -20,35 +20,57 @@ __device__ inline float rounded(float x) {
   return load(&stored);
 }
 
-// PER neighbouring values of a lane, from float32 or f16 memory, by the widest load that PER allows.
+// what one access of so many bytes moves
+template <int BYTES>
+struct Raw;
+template <>
+struct Raw<2> {
+  using Word = unsigned short;
+};
+template <>
+struct Raw<4> {
+  using Word = unsigned;
+};
+template <>
+struct Raw<8> {
+  using Word = uint2;
+};
+template <>
+struct Raw<16> {
+  using Word = uint4;
+};
+
+template <int PER, typename T>
+struct Pieces {
+  static constexpr int BYTES = PER * static_cast<int>(sizeof(T)), WIDE = BYTES < 16 ? BYTES : 16;
+  static constexpr int EACH = WIDE / static_cast<int>(sizeof(T));
+  using Word = typename Raw<WIDE>::Word;
+  struct Piece {
+    T at[EACH];
+  };
+};
+
+// PER neighbouring values of a lane, from float32 or f16 memory, by the widest accesses that PER allows.
 template <int PER, typename T>
 __device__ inline void load_owned(float (&v)[PER], const T* __restrict__ p) {
-  constexpr int BYTES = PER * static_cast<int>(sizeof(T));
-  constexpr int WIDE = BYTES < 16 ? BYTES : 16;
-  struct alignas(WIDE) Piece {
-    T at[WIDE / sizeof(T)];
-  };
+  using P = Pieces<PER, T>;
 #pragma unroll
-  for (int i = 0; i < PER; i += WIDE / static_cast<int>(sizeof(T))) {
-    const Piece piece = *reinterpret_cast<const Piece*>(p + i);
+  for (int i = 0; i < PER; i += P::EACH) {
+    const auto piece = __builtin_bit_cast(typename P::Piece, *reinterpret_cast<const typename P::Word*>(p + i));
 #pragma unroll
-    for (int j = 0; j < WIDE / static_cast<int>(sizeof(T)); ++j) v[i + j] = load(&piece.at[j]);
+    for (int j = 0; j < P::EACH; ++j) v[i + j] = load(&piece.at[j]);
   }
 }
 
 template <int PER, typename T>
 __device__ inline void store_owned(T* __restrict__ p, const float (&v)[PER]) {
-  constexpr int BYTES = PER * static_cast<int>(sizeof(T));
-  constexpr int WIDE = BYTES < 16 ? BYTES : 16;
-  struct alignas(WIDE) Piece {
-    T at[WIDE / sizeof(T)];
-  };
+  using P = Pieces<PER, T>;
 #pragma unroll
-  for (int i = 0; i < PER; i += WIDE / static_cast<int>(sizeof(T))) {
-    Piece piece;
+  for (int i = 0; i < PER; i += P::EACH) {
+    typename P::Piece piece;
 #pragma unroll
-    for (int j = 0; j < WIDE / static_cast<int>(sizeof(T)); ++j) store(&piece.at[j], v[i + j]);
-    *reinterpret_cast<Piece*>(p + i) = piece;
+    for (int j = 0; j < P::EACH; ++j) store(&piece.at[j], v[i + j]);
+    store_whole(p + i, __builtin_bit_cast(typename P::Word, piece));
   }
 }
 

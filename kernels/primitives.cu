@@ -37,16 +37,25 @@ primitive_vote(const int* __restrict__ x /* [warps, 32] */, unsigned* __restrict
 }
 
 __global__ void __launch_bounds__(32)
-primitive_warp_sum(const float* __restrict__ x /* [warps, 3, 32] */, float* __restrict__ one /* [warps, 32] */,
-                   float* __restrict__ three /* [warps, 3, 32] */, float* __restrict__ each /* [warps, 32] */) {
+primitive_warp_sum(const float* __restrict__ x /* [warps, 8, 32] */, float* __restrict__ one /* [warps, 32] */,
+                   float* __restrict__ three /* [warps, 3, 32] */, float* __restrict__ each /* [warps, 32] */,
+                   float* __restrict__ of_eight /* [warps, 32] */, float* __restrict__ of_two /* [warps, 32] */,
+                   float* __restrict__ shared /* [warps, 4, 32] */) {
   const int l = threadIdx.x;
-  x += blockIdx.x * 96 + l, three += blockIdx.x * 96 + l;
+  x += blockIdx.x * 256 + l, three += blockIdx.x * 96 + l, shared += blockIdx.x * 128 + l;
   one[blockIdx.x * 32 + l] = lane::warp_sum(x[0]);
   float v[3] = {x[0], x[32], x[64]};
-  float w[4] = {v[0], v[1], v[2], v[0]};
-  each[blockIdx.x * 32 + l] = lane::warp_sum_each(w);
+  float quarters[4] = {v[0], v[1], v[2], v[0]};
+  each[blockIdx.x * 32 + l] = lane::warp_sum_each(quarters);
   lane::warp_sum(v);
   three[0] = v[0], three[32] = v[1], three[64] = v[2];
+  float w[8], u[4], v4[4];
+  for (int i = 0; i < 8; ++i) w[i] = x[32 * lane::scattered<8>(i, l)];
+  of_eight[blockIdx.x * 32 + l] = lane::warp_sum_scattered(w);
+  for (int i = 0; i < 4; ++i) u[i] = x[32 * (4 + lane::scattered<4>(i, l))], v4[i] = x[32 * lane::scattered<4>(i, l)];
+  of_two[blockIdx.x * 32 + l] = lane::warp_sum_scattered(v4, u);
+  lane::warp_share(x[0], u);
+  for (int i = 0; i < 4; ++i) shared[32 * lane::scattered<4>(i, l)] = u[i];
 }
 
 // The fragments of m16n8k32 with 8-bit operands, by the PTX ISA: lane l has group g = l / 4 and t = l % 4.

@@ -89,12 +89,19 @@ WARP_SUM = Kernel(
     name="primitive_warp_sum",
     room="primitives",
     symbol="primitive_warp_sum",
-    args=(_words("x", "f32", "r", 3), _words("one", "f32", "w"), _words("three", "f32", "w", 3),
-          _words("each", "f32", "w")),
+    args=(
+        _words("x", "f32", "r", 8),
+        _words("one", "f32", "w"),
+        _words("three", "f32", "w", 3),
+        _words("each", "f32", "w"),
+        _words("of_eight", "f32", "w"),
+        _words("of_two", "f32", "w"),
+        _words("shared", "f32", "w", 4),
+    ),
     geometry=_one_warp("warps"),
     rules=(WARPS,),
-    limits=_limits(),
-    doc="The named tree over a warp: one value, three at once, and of four the one of a lane's quarter.",
+    limits=_limits(48),
+    doc="The named tree over a warp: one value, three at once, four, eight or twice four that lanes own; words.",
 )
 
 MMA_S8 = _mma(

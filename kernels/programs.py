@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kernels.attention import TILES
 from kernels.delta_chunk import pieces
+from kernels.delta_rule import scan_form
 from kernels.entry import Value
 from kernels.lanes import Lane
 from kernels.lowering import Lowering, Machine, Projection, choose
@@ -169,9 +170,10 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
 def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
     """The delta rule of layer i over conv, alpha and beta under the prefix `keep`."""
     c = s.config
+    name, per_warp = scan_form(rows.T)
     return launch(
         f"layers.{i}.scan",
-        "delta_rule",
+        name,
         {
             "qkv": Ref(keep + "conv"),
             "alpha": Ref(keep + "alpha"),
@@ -186,7 +188,7 @@ def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
         {"T": rows.T, "B": s.B, "slots": s.slots, "HK": c.k_heads, "HV": c.v_heads},
         D=c.gdn_dim,
         STATE=s.lane.state,
-        ROWS=8,
+        ROWS=per_warp,
     )
 
 

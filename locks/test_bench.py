@@ -10,8 +10,9 @@ from harness.devices import open_device
 from oracle.config import preset
 from oracle.weights import load
 from reports import bench_decode
-from reports.bench_buffers import step_projections, weight_bytes
+from reports.bench_buffers import Bench, step_projections, weight_bytes
 from reports.bench_projections import Case, measure
+from reports.bench_state import StateCase, measure_state
 
 TINY = ("--config", "tiny", "--device", "host", "--no-record", "--json")
 
@@ -44,6 +45,39 @@ class TestProjections:
 
         assert len(projections) == 257
         assert sum(weight_bytes(p.N, p.K) for p in projections) == sum(p.N * p.K for p in projections) * 17 // 16
+
+
+class TestState:
+    """The Gated DeltaNet kernels of a step, timed and compared."""
+
+    def test_every_case_has_right_bits_and_a_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each case agrees before and after and is timed; prefills have an error.
+
+        Red: a layer with a neighbour's state.
+        """
+        code = main(["bench", "state", "--most", "8", "--prefill", "17", *TINY])
+        figures = json.loads(capsys.readouterr().out)
+        rows = {row["name"]: row for row in figures["rows"]}
+
+        assert code == 0
+        assert list(rows) == [
+            "scan B=1 T=1 f32", "scan B=1 T=1 f16", "scan B=8 T=1 f32", "scan B=8 T=1 f16",
+            "scan B=1 T=17 f32", "chunked B=1 T=17 f32", "conv B=1 T=1", "conv B=8 T=1", "gates B=1 T=1",
+            "gates B=8 T=1", "conv B=1 T=17", "gates B=1 T=17",
+        ]  # fmt: skip  # a list of names
+        assert all(set(row["bits"].values()) == {True} and row["us"] > 0 for row in rows.values())
+        assert 0 < rows["chunked B=1 T=17 f32"]["rel_L2"] < 1e-6
+        assert figures["faster"] in ({"faster at 17 tokens": name} for name in ("scan", "chunked"))
+
+    def test_a_state_that_another_launch_wrote_has_no_speed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pass that the reference does not make takes the case's speed away. Red: a check that counts no passes."""
+        monkeypatch.setattr(Bench, "times", lambda *_: [1.0])
+        bench = Bench(open_device("host"))
+        row = measure_state(bench, preset("tiny"), 1.0, [StateCase("scan", 2)], 1)[0]
+        bench.close()
+
+        assert row["bits"] == {"before": True, "after": False}
+        assert "ms" not in row
 
 
 class TestDecode:

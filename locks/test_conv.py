@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from harness.host import HostDevice
 from kernels.conv import CONV, RING
 from kernels.entry import Geometry, instance, resolve
+from locks.far import assert_same_far_away
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     OVERFLOWS,
@@ -205,6 +207,16 @@ class TestContract:
         assert_same_outputs(case.run(device), contract(case))
 
 
+    def test_positions_to_the_end_of_the_context_are_the_contract(self, device: Device) -> None:
+        """Sequences at the first, around 256 and at the last positions find their own inputs in the ring.
+
+        Red: a place in the ring that is not the position's, a position in 16 bits.
+        """
+        case = random_case(15, 32, (0, 255, 256, 257, 131071, 262141), (3, 1, 2, 3, 1, 3))
+
+        assert_same_outputs(case.run(device), contract(case))
+
+
 class TestExactIntegers:
     """Where every step is exact the result is the integers themselves."""
 
@@ -331,17 +343,46 @@ class TestFaults:
         assert_same_bits(bad.reshape(3, -1), expected)
 
 
+class TestOffsets:
+    """Offsets are counted in 64 bits."""
+
+    def test_a_pool_beyond_32_bits_gives_the_same_bits(self, device: Device) -> None:
+        """The last rings of a pool of the 27B with more than 2^31 elements. Red: an offset of a slot in an int."""
+        g = rng(31)
+        x, w, ring = normal(g, 1, 2, 10240), normal(g, 4, 10240), normal(g, 2, 8, 10240)
+
+        assert_same_far_away(device, case_of(x, w, ring, 128, (9,), (2,), k_heads=16), slots=2**31 // (8 * 10240) + 8)
+
+    @pytest.mark.parametrize("pitch", ["x_pitch", "y_pitch"])
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str) -> None:
+        """Tokens 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, random_case(32, 32, (3,), (10,)), **{pitch: 2**28})
+
+
 class TestWork:
     """A launch is as wide as its work."""
 
     def test_grid_has_no_block_too_many(self) -> None:
-        """Ten heads of two sequences take three blocks of four warps each.
+        """Ten heads of two sequences take three blocks of four warps each, for every 16 tokens.
 
         Red: fault 13, blocks whose work another block does again.
         """
-        dims = resolve(instance(CONV, D=32), {"T": 5, "B": 2, "slots": 2, "C": 320})
+        dims = resolve(instance(CONV, D=32), {"T": 33, "B": 2, "slots": 2, "C": 320})
 
-        assert CONV.geometry(dims) == Geometry((3, 2, 1), (128, 1, 1))
+        assert CONV.geometry(dims) == Geometry((3, 2, 3), (128, 1, 1))
+
+    def test_each_row_is_made_once(self) -> None:
+        """40 tokens of two normed heads take 80 sums through the warp, as a chunk of 40 and as one of 16 and 24.
+
+        Red: fault 13, a segment that goes on to the end of the chunk.
+        """
+        host = HostDevice()
+        shuffles = []
+        for length in (40, 16, 24):
+            random_case(33, 32, (3,), (length,)).run(host)
+            shuffles.append(host.counters["shuffles"])
+
+        assert shuffles == [2 * 40 * 5, 2 * 16 * 5, 2 * 24 * 5]
 
 
 class TestRefusal:
@@ -355,6 +396,7 @@ class TestRefusal:
             ({"normed_heads": 4}, "normed_heads = 4 exceed C"),
             ({"normed_heads": -1}, "normed_heads = -1 exceed C"),
             ({"T": 0}, "T = 0 must be between 1 and"),
+            ({"T": 2**20}, "T = 1048576 must be between 1 and 1048560"),
             ({"B": 0}, "B = 0 must be between 1 and 65535"),
             ({"slots": 0}, "slots = 0 must be between 1 and"),
             ({"x_pitch": 92}, "x_pitch = 92 is less than the row"),

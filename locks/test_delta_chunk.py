@@ -14,6 +14,7 @@ from kernels.delta_chunk import DELTA_CHUNK, LENGTHS, pieces, shared_bytes
 from kernels.delta_rule import DELTA_RULE
 from kernels.entry import Geometry, instance, resolve
 from kernels.plan import Launch
+from locks.far import assert_same_far_away
 from locks.models import CONFIG, engine, prompt, run, tokens
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
@@ -237,7 +238,7 @@ class TestValue:
 
         check(share, f"T = {chunk}, scale {scale:.1f}", p, [chunk], p.run(device, [chunk]))
 
-    @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 64, 65, 100])
+    @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129])
     def test_any_length_through_the_split_is_within_its_bound(self, device: Device, share: Share, length: int) -> None:
         """Case 05: any length in pieces that exist meets the bound. Red: the last chunk's decay read from padding."""
         p = problem(6, 32, (0,), (length,), heads=(1, 1))
@@ -423,6 +424,22 @@ class TestSplit:
     def test_shared_memory_fits_every_device(self) -> None:
         """The largest chunk of the widest head fits the 99 KB that a block can have on every architecture named."""
         assert max(shared_bytes(D, T) for D in (32, 64, 128, 256) for T in LENGTHS) <= 99 * 1024
+
+
+class TestOffsets:
+    """Offsets are counted in 64 bits."""
+
+    @STATES
+    def test_a_pool_beyond_32_bits_gives_the_same_bits(self, device: Device, state: str) -> None:
+        """The last slots of a pool of the 27B with more than 2^31 elements. Red: an offset of a slot in an int."""
+        p = problem(17, 128, (3,), (4,), state=state, heads=(16, 48))
+
+        assert_same_far_away(device, p.case(4), slots=2**31 // (48 * 128 * 128) + 8)
+
+    @pytest.mark.parametrize("pitch", ["qkv_pitch", "o_pitch"])
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str) -> None:
+        """Tokens 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, problem(18, 32, (3,), (16,)).case(16), **{pitch: 2**28})
 
 
 class TestWork:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.device import Device
 from kernels.entry import Geometry, instance, resolve
 from kernels.gated_norm import GATED_NORM_QUANTIZE
+from locks.far import assert_same_far_away
 from locks.support import (
     OVERFLOWS,
     PROPERTY,
@@ -210,6 +211,15 @@ class TestFaults:
         bad = np.isnan(case_of(o, np.ones_like(o), np.ones(D, np.float32)).run(device)["normed"])
 
         assert_same_bits(bad, np.broadcast_to(OVERFLOWS[:, None], bad.shape).copy())
+
+
+class TestOffsets:
+    """Offsets are counted in 64 bits."""
+
+    @pytest.mark.parametrize("pitch", ["o_pitch", "z_pitch", "normed_pitch"])
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str) -> None:
+        """Rows 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, random_case(21, 32, rows=10), **{pitch: 2**28})
 
 
 class TestWork:

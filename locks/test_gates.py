@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.device import Device
 from kernels.entry import Geometry, instance, resolve
 from kernels.gates import GATES
+from locks.far import assert_same_far_away
 from locks.support import (
     PROPERTY,
     ULP,
@@ -205,6 +206,14 @@ class TestInvariance:
         case = case_of(wild(g, 65, 96), wild(g, 48), wild(g, 48))
 
         assert_same_outputs(case.run(cuda), case.run(host))
+
+
+class TestOffsets:
+    """Offsets are counted in 64 bits."""
+
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device) -> None:
+        """Rows 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, random_case(21, 10, 3), ba_pitch=2**28)
 
 
 class TestWork:

@@ -1,13 +1,14 @@
-"""Locks of the read that streaming kernels are measured against: it reads every word, once."""
+"""Locks of the read and the update that streaming kernels are measured against: every word, once."""
 
 import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.memory_read import MEMORY_READ
+from kernels.memory_read import MEMORY_READ, MEMORY_UPDATE
 from locks.support import Case, assert_same_bits, rng
 from oracle.bits.memory_read import memory_read as contract
 from oracle.memory_read import memory_read as truth
+from oracle.memory_read import memory_update
 
 
 def case(vectors: int, blocks: int) -> Case:
@@ -32,3 +33,10 @@ class TestMemoryRead:
         c = case(vectors, blocks)
 
         assert_same_bits(c.run(device)["y"], contract(c.inputs["x"], blocks))
+
+    def test_update_complements_every_word(self, device: Device, vectors: int, blocks: int) -> None:
+        """Every word is replaced by its complement, none twice. Red: the last vectors left as they were."""
+        c = case(vectors, blocks)
+        updated = Case(MEMORY_UPDATE, c.dims, c.inputs).run(device)["x"]
+
+        assert_same_bits(updated, memory_update(c.inputs["x"]))

@@ -124,16 +124,26 @@ class TestLanes:
     @PROPERTY
     @given(seed=st.integers(0, 2**32 - 1))
     def test_warp_sums_are_the_named_tree(self, device: Device, seed: int) -> None:
-        """One sum, three at once, and of four the one of each quarter are the tree 16, 8, 4, 2, 1, in every lane.
+        """One sum, three at once and eight that lanes own are the tree 16, 8, 4, 2, 1; words of owners reach all lanes.
 
-        Red: the tree 1, 2, 4, 8, 16; a half kept that should have been given.
+        Red: the tree 1, 2, 4, 8, 16; a value sent to a lane that owns another sum.
         """
-        x = wild(rng(seed), 3, 3, 32)
+        x = wild(rng(seed), 3, 8, 32)
         got = Case(WARP_SUM, {"warps": 3}, {"x": x}).run(device)
 
         sums = np.broadcast_to(tree(x)[..., None], x.shape)
-        each = np.repeat(sums[:, [0, 1, 2, 0], 0], 8, axis=1)
-        assert_same_outputs(got, {"one": np.ascontiguousarray(sums[:, 0]), "three": sums, "each": each})
+        one, three = (np.ascontiguousarray(sums[:, i]) for i in (0, slice(0, 3)))
+        eight, pairs = tree(x), tree(x).reshape(3, 2, 4).swapaxes(1, 2)
+        expected = {
+            "one": one,
+            "three": three,
+            "each": np.repeat(tree(x)[:, [0, 1, 2, 0]], 8, axis=1),
+            "of_eight": np.repeat(eight, 4, axis=-1),
+            # four lanes a sum: one of the first four, then one of the last four
+            "of_two": np.repeat(pairs.reshape(3, 8), 4, axis=-1),
+            "shared": np.repeat(x[:, 0, ::8, None], 32, axis=-1),
+        }
+        assert_same_outputs(got, expected)
 
 
 def hard_quotients(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.device import Device
 from kernels.entry import Geometry, instance, resolve
 from kernels.qk_norm_rope import QK_NORM_ROPE
+from locks.far import assert_same_far_away
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     OVERFLOWS,
@@ -337,6 +338,24 @@ class TestInvariance:
         case = case_of(wild(g, 3, 4, 6 * 256), wild(g, 2, 256), angles(range(9), 64), (0, 5, 2), (4, 4, 3), kv="f16")
 
         assert_same_outputs(case.run(cuda), case.run(host))
+
+
+class TestOffsets:
+    """Offsets are counted in 64 bits."""
+
+    def test_a_cache_of_full_size_gives_the_same_bits(self, device: Device) -> None:
+        """The last positions of 16 slots of 262144, 2^32 elements of keys and as many values.
+
+        Red: a slot, a head or a position times its stride in an int.
+        """
+        case = random_case(31, 256, (2,), (2,), kv="f16", heads=(4, 4))
+
+        assert_same_far_away(device, case, slots=16, context=262144)
+
+    @pytest.mark.parametrize("pitch", ["x_pitch", "q_pitch"])
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str) -> None:
+        """Tokens 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, random_case(32, 32, (3,), (10,)), **{pitch: 2**28})
 
 
 class TestWork:

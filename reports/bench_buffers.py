@@ -15,6 +15,9 @@ from kernels.lowering import Projection
 from kernels.rules import BLOCK, ceil_div
 from oracle.config import ModelConfig
 
+#: Vectors that a block of the update takes when no thread goes round twice.
+UPDATE_VECTORS = 512 * 8
+
 
 def step_projections(c: ModelConfig) -> tuple[Projection, ...]:
     """The projections of one decode step in the order of their launches: four a layer, then the head."""
@@ -138,14 +141,26 @@ class Bench:
 
     def read_speed(self, source: Memory, multiprocessors: int) -> float:
         """GB/s of the fastest of a few launch shapes of our own read kernel."""
-        target = self.alloc("read", 64 * multiprocessors * 4)
+        return self._memory_speed("memory_read", source, [n * multiprocessors for n in (2, 4, 8, 16)])
+
+    def update_speed(self, source: Memory, multiprocessors: int) -> float:
+        """GB/s, read and written, of the fastest of a few launch shapes of our own update in place.
+
+        The words are as before in the end: every shape goes through them an even number of times.
+        """
+        whole = ceil_div(source.nbytes // 16, UPDATE_VECTORS)
+        return self._memory_speed("memory_update", source, [*(n * multiprocessors for n in (2, 4, 8, 16)), whole])
+
+    def _memory_speed(self, name: str, source: Memory, grids: Sequence[int]) -> float:
+        target = self.alloc("read", max(grids) * 4)
         best = 0.0
-        for blocks in (2, 4, 8, 16):
-            dims: dict[str, Value] = {"vectors": source.nbytes // 16, "blocks": blocks * multiprocessors}
-            call = self.call(instance(kernel("memory_read")), dims, {"x": source, "y": target})
+        for blocks in grids:
+            dims: dict[str, Value] = {"vectors": source.nbytes // 16, "blocks": blocks}
+            found = {"x": source, "y": target} if name == "memory_read" else {"x": source}
+            call = self.call(instance(kernel(name)), dims, found)
             ms = float(np.median(self.times(self.graph([call] * 4), 7)))
             best = max(best, 4 * source.nbytes / ms / 1e6)
-        return best
+        return best if name == "memory_read" else 2 * best
 
 
 def rounds(count: int, nbytes: int, least: int) -> int:

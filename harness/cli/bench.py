@@ -1,4 +1,4 @@
-"""`lanelock bench projections|decode|compare`: measured speed, with the bits checked on what was timed."""
+"""`lanelock bench projections|state|decode|compare`: measured speed, with the bits checked on what was timed."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from harness.record import check_records, record
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
 from oracle.weights import load
-from reports import bench_cublas, bench_decode, bench_projections
+from reports import bench_cublas, bench_decode, bench_projections, bench_state
 from reports.bench_buffers import Bench, step_projections
 
 #: What the read bandwidth is measured on.
@@ -25,12 +25,16 @@ READ_BYTES = {"cuda": 1 << 31, "host": 1 << 16}
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    sub = commands.add_parser("bench", help="measured speed of the projections or of a whole decode")
-    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|decode|compare")
+    sub = commands.add_parser("bench", help="measured speed of projections, state kernels or a whole decode")
+    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|state|decode|compare")
     projections = kinds.add_parser("projections", help="the projections of a step as one graph")
     projections.add_argument("--prefill", type=int, default=512, metavar="N", help="rows of the prefill case (512)")
     projections.add_argument("--no-cublas", action="store_true", help="do not time cuBLAS through PyTorch")
     projections.set_defaults(func=run_projections)
+    state = kinds.add_parser("state", help="the Gated DeltaNet kernels of a step, every layer in one graph")
+    state.add_argument("--prefill", default="512,4096", metavar="N,N", help="tokens of the prefill cases (512,4096)")
+    state.add_argument("--no-fla", action="store_true", help="do not time flash-linear-attention")
+    state.set_defaults(func=run_state)
     decode = kinds.add_parser("decode", help="a whole decode step, replayed as one graph")
     decode.add_argument("--weights", default="synthetic:1", metavar="W", help="weights (synthetic:1)")
     decode.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of a prompt (512)")
@@ -38,7 +42,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     decode.add_argument("--lane", action="append", choices=bench_decode.LANES, metavar="L",
                         help="this exact lane (may be given again; default: all)")  # fmt: skip
     decode.set_defaults(func=run_decode)
-    for one in (projections, decode):
+    for one in (projections, state, decode):
         one.add_argument("--config", default="qwen3.8-27b", metavar="C", help="preset or JSON file (qwen3.8-27b)")
         one.add_argument("--device", default="cuda", help="cuda (default), cuda:N or host")
         one.add_argument("--most", type=int, default=64, metavar="B", help="largest batch that is measured (64)")
@@ -62,6 +66,27 @@ def run_projections(args: argparse.Namespace) -> int:
         figures["cublas_ms"] = decode | bench_cublas.beside(shapes[:-1], [args.prefill])
     _finish(args, "bench-projections", figures, ("ms", "GB_s", "share", "TOPS"))
     return 0 if all(all(row["bits"].values()) for row in figures["rows"]) else 1
+
+
+def run_state(args: argparse.Namespace) -> int:
+    """Exit 1 if a kernel's bits are wrong."""
+    device, config = open_device(args.device), load_config(args.config)
+    prefill = [int(n) for n in args.prefill.split(",") if n]
+    bench = Bench(device)
+    try:
+        memory, processors = bench.alloc("read", READ_BYTES[device.properties.kind]), device.properties.multiprocessors
+        read, update = bench.read_speed(memory, processors), bench.update_speed(memory, processors)
+        bench.release(0)
+        rows = bench_state.measure_state(bench, config, update, bench_state.state_cases(args.most, prefill))
+    finally:
+        bench.close()
+    figures = {"config": config.name, "read_GB_s": read, "update_GB_s": update,
+               "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
+    figures["faster"] = bench_state.faster(rows)
+    if not args.no_fla and device.properties.kind == "cuda":
+        figures["fla"] = bench_state.beside_fla(config, [n for n in (1, 8, 32, 64) if n <= args.most], prefill)
+    _finish(args, "bench-state", figures, ("us", "GB_s", "share", "rel_L2"))
+    return 0 if all(all(row["bits"].values()) for row in rows) else 1
 
 
 def run_decode(args: argparse.Namespace) -> int:
@@ -116,14 +141,25 @@ def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], col
     console = Console()
     table = Table("case", *columns, box=None)
     for row in figures["rows"]:
-        table.add_row(row["name"], *(f"{row[c]:.4g}" if row.get(c) is not None else "wrong" for c in columns))
+        table.add_row(row["name"], *(_cell(row, c) for c in columns))
     console.print(table)
     console.print(f"read bandwidth of this run: {figures['read_GB_s']:.0f} GB/s")
+    if "update_GB_s" in figures:
+        console.print(f"read and write bandwidth of this run: {figures['update_GB_s']:.0f} GB/s")
     if not figures["valid"]:
         console.print(f"not valid: an undisturbed H200 reads at least {bench_projections.LEAST_READ:.0f} GB/s")
     for name, ms in figures.get("cublas_ms", {}).items():
         console.print(f"cuBLAS {name}: {ms}")
+    for name, value in {**figures.get("faster", {}), **figures.get("fla", {})}.items():
+        console.print(f"{name}: {value}")
     console.print(f"record: {'none' if path is None else path.name}")
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    """A number, nothing where a case has none, or "wrong" for a case whose bits were."""
+    if row.get(column) is not None:
+        return f"{row[column]:.4g}"
+    return "" if "ms" in row else "wrong"
 
 
 def run_compare(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-MEMORY = 16 << 30  # bytes of address space a child may take; a mutant must not take the machine down
+MEMORY = 16 << 30  # bytes a child may take, mapped files apart; a mutant must not take the machine down
 BUILD_ERRORS = {"BuildError", "SyntaxError", "IndentationError"}
 PRELOAD = ("numpy", "mpmath", "hypothesis", "pytest", "_pytest.assertion.rewrite", "rich.console", "rich.progress",
            "concurrent.futures", "safetensors", "gguf", "cuda.bindings.nvrtc")  # fmt: skip
@@ -90,7 +90,7 @@ def run_pytest(job: dict[str, Any]) -> dict[str, Any]:
 def child(job: dict[str, Any], out: int) -> None:
     """Set the process up as if it had been started in the overlay, run, and write the outcome to the pipe."""
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -135,6 +135,12 @@ __forceinline__ void store16(T* p, uint4 v) {
   *reinterpret_cast<uint4*>(p) = v;
 }
 
+template <class Word>
+__forceinline__ void store_whole(void* p, Word v) {
+  lane_rt::aligned(p, sizeof(Word), "store of a whole word");
+  *static_cast<Word*>(p) = v;
+}
+
 inline void named_barrier(unsigned id, unsigned threads, LANE_SITE) {
   lane_rt::machine->barrier(id, threads, {"named_barrier", file, line});
 }
@@ -153,13 +159,13 @@ __forceinline__ void store8(T* p, uint2 v) {
 // N reductions over the warp by the tree of xor distances 16, 8, 4, 2, 1. Each step combines the same two numbers in
 // both lanes, so all lanes end with the same bits and one lane may do it for all.
 template <int N, class Combine>
-inline void warp_tree(float (&v)[N], const lane_rt::Site& site, Combine combine) {
+inline void warp_tree(float (&v)[N], int shuffles, const lane_rt::Site& site, Combine combine) {
   static_assert(N <= lane_rt::MAX_BULK, "a warp reduces at most 64 values at once");
   const unsigned lane = lane_rt::my_lane();
   const lane_rt::FullMeeting& m = lane_rt::meet_all(
       site, [&](lane_rt::FullMeeting& m) { for (int i = 0; i < N; ++i) m.values[i][lane] = v[i]; },
       [=](lane_rt::FullMeeting& m) {
-        lane_rt::machine->count.shuffles += 5 * N;
+        lane_rt::machine->count.shuffles += shuffles;
         for (int i = 0; i < N; ++i) {
           float* x = m.values[i];
           for (int distance = 16; distance; distance /= 2)
@@ -172,18 +178,56 @@ inline void warp_tree(float (&v)[N], const lane_rt::Site& site, Combine combine)
 
 template <int N>
 inline void warp_sum(float (&v)[N], LANE_SITE) {
-  warp_tree(v, {"warp_sum", file, line}, [](float a, float b) { return a + b; });
+  warp_tree(v, 5 * N, {"warp_sum", file, line}, [](float a, float b) { return a + b; });
+}
+
+// the shuffles of N sums of which each lane keeps half where it can
+constexpr int halving_shuffles(int N) {
+  int shuffles = 0;
+  for (int distance = 16, n = N / 2; distance; distance /= 2, n /= 2) shuffles += n ? n : 1;
+  return shuffles;
+}
+
+// sums of N values a lane, whose lane l owns sum scattered(0, l): see kernels/device_ptx.cuh
+template <int N>
+inline float warp_sum_scattered(const float (&v)[N], LANE_SITE) {
+  const int lane = static_cast<int>(lane_rt::my_lane());
+  float own[N];
+  for (int i = 0; i < N; ++i) own[scattered<N>(i, lane)] = v[i];
+  warp_tree(own, halving_shuffles(N), {"warp_sum_scattered", file, line}, [](float x, float y) { return x + y; });
+  return own[scattered<N>(0, lane)];
+}
+
+template <int N>
+inline float warp_sum_scattered(const float (&a)[N], const float (&b)[N], LANE_SITE) {
+  const int lane = static_cast<int>(lane_rt::my_lane()), own = scattered<N>(0, lane);
+  float both[2 * N];
+  for (int i = 0; i < N; ++i) both[scattered<N>(i, lane)] = a[i], both[N + scattered<N>(i, lane)] = b[i];
+  warp_tree(both, halving_shuffles(2 * N), {"warp_sum_scattered", file, line}, [](float x, float y) { return x + y; });
+  return both[lane % (32 / N) >= 16 / N ? N + own : own];
+}
+
+template <int N>
+inline void warp_share(float own, float (&v)[N], LANE_SITE) {
+  const int lane = static_cast<int>(lane_rt::my_lane());
+  const lane_rt::FullMeeting& m = lane_rt::meet_all(
+      {"warp_share", file, line}, [&](lane_rt::FullMeeting& m) { m.values[0][lane] = own; },
+      [](lane_rt::FullMeeting& m) {
+        lane_rt::machine->count.shuffles += N;
+        for (int i = 0; i < N; ++i) m.result[i] = m.values[0][i * (32 / N)];
+      });
+  for (int i = 0; i < N; ++i) v[i] = m.result[scattered<N>(i, lane)];
 }
 
 template <int N>
 inline float warp_sum_each(float (&v)[N], LANE_SITE) {
-  warp_tree(v, {"warp_sum_each", file, line}, [](float a, float b) { return a + b; });
+  warp_tree(v, halving_shuffles(N), {"warp_sum_each", file, line}, [](float a, float b) { return a + b; });
   return v[lane_rt::my_lane() * N / 32];
 }
 
 template <int N>
 inline void warp_max_nan(float (&v)[N], LANE_SITE) {
-  warp_tree(v, {"warp_max_nan", file, line}, [](float a, float b) { return maximum(a, b); });
+  warp_tree(v, 5 * N, {"warp_max_nan", file, line}, [](float a, float b) { return maximum(a, b); });
 }
 
 inline float warp_sum(float x, LANE_SITE) {

@@ -1,0 +1,87 @@
+"""The same launch with its data at the far end of buffers of full size: what 32-bit offsets would not reach.
+
+On the host a buffer is a file without contents, of which only the pages that are touched exist; on a GPU it is memory.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from harness.device import Device, Memory
+from harness.host.device import Mapping as HostMapping
+from harness.run import arguments, as_bytes
+from kernels.entry import DTYPES, Buffer, Value, buffer_dtype, buffer_extent, buffer_shape, buffer_strides, instance
+from kernels.entry import resolve as resolved
+from locks.support import Case, assert_same_outputs
+
+#: Bytes from which a buffer on the host is a file without contents.
+LARGE = 64 << 20
+
+
+@contextmanager
+def far_memory(device: Device, name: str, nbytes: int) -> Iterator[Memory]:
+    """Memory of any size, zero on the host where it is large."""
+    if device.properties.kind != "host" or nbytes < LARGE:
+        memory = device.alloc(name, nbytes)
+        yield memory
+        device.free(memory)
+        return
+    with tempfile.TemporaryFile() as file:
+        file.truncate(nbytes)  # a file with no contents yet: pages come into being when they are touched
+        space = np.memmap(file, np.uint8, "r+", shape=(nbytes,))
+        yield Memory(name, space.ctypes.data, nbytes, HostMapping())
+
+
+def assert_same_far_away(device: Device, case: Case, **grown: int) -> None:
+    """A case gives the same bits where these dims are as large as said and everything lies at their far end.
+
+    `slots` moves the slots, `context` the positions; a pitch moves all rows but the first.
+    """
+    near = case.run(device)
+    shift = {name: size - int(case.dims[name]) for name, size in grown.items() if "pitch" not in name}
+    inputs = dict(case.inputs)
+    for name, axis in (("slot", "slots"), ("position", "context")):
+        if name in inputs:
+            inputs[name] = (inputs[name] + shift.get(axis, 0) * (inputs[name] >= 0)).astype(np.int32)
+    inst = instance(case.kernel, **case.template)
+    dims = resolved(inst, {**case.dims, **grown})
+    with ExitStack() as stack:
+        memory: dict[str, Memory] = {}
+        for b in case.kernel.buffers:
+            item = np.dtype(DTYPES[buffer_dtype(inst, b)][0]).itemsize
+            held = far_memory(device, b.name, buffer_extent(b, dims) * item)
+            memory[b.name] = stack.enter_context(held)
+            for offset, part in _parts(b, dims, shift, inputs.get(b.name)):
+                device.write(memory[b.name], as_bytes(part), offset * item)
+        device.launch(device.build(inst), case.kernel.geometry(dims), arguments(case.kernel, dims, memory))
+        device.synchronize()
+        far = {}
+        for name, value in near.items():
+            b = next(b for b in case.kernel.buffers if b.name == name)
+            far[name] = value.copy()
+            for offset, part in _parts(b, dims, shift, far[name]):
+                raw = device.read(memory[name], part.nbytes, offset * part.itemsize)
+                part[...] = raw.view(part.dtype).reshape(part.shape)
+    assert_same_outputs(far, near)
+
+
+def _parts(
+    buffer: Buffer, dims: Mapping[str, Value], shift: Mapping[str, int], value: np.ndarray | None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Contiguous parts of a value, each with the element at which it lies in the grown buffer."""
+    if value is None:
+        return
+    grown = [i for i, axis in enumerate(buffer.shape) if shift.get(_source(str(axis)), 0)]
+    depth = max([*(i + 1 for i in grown), len(buffer.shape) - 1 if buffer.pitch else 0])
+    strides = buffer_strides(buffer, dims)
+    moved = [buffer_shape(buffer, dims)[i] - value.shape[i] for i in range(depth)]
+    for index in itertools.product(*(range(n) for n in value.shape[:depth])):
+        yield sum((i + m) * s for i, m, s in zip(index, moved, strides, strict=False)), value[index]
+
+
+def _source(axis: str) -> str:
+    """The given dim that an axis follows: the table of angles is as long as the context."""
+    return "context" if axis == "table" else axis
