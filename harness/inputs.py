@@ -22,14 +22,17 @@ class _Asked(dict[str, Value]):
 
 
 def random_array(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Values of a dtype: normal floats, all int8 codes but -128, small non-negative indices.
+    """Values of a dtype: normal floats, all int8 codes but -128, bytes below 60, small non-negative indices.
 
+    Bytes are packed weights, whose scales are float16: two bytes below 60 are a positive one below one, never a NaN.
     Indices are zero, which every table has, because an entry does not say how long the table behind an index is.
     """
     if dtype in ("f32", "f64", "f16"):
         return rng.standard_normal(shape).astype(DTYPES[dtype][0])
     if dtype == "i8":
         return rng.integers(-127, 128, shape).astype(np.int8)
+    if dtype == "u8":
+        return rng.integers(0, 60, shape).astype(np.uint8)
     if dtype == "e4m3":
         return rng.integers(0, 0x7E, shape).astype(np.uint8)
     return np.zeros(shape, DTYPES[dtype][0])

@@ -50,7 +50,7 @@ def plan(config: ModelConfig, name: str, machine: Machine, B: int, chunk: int, d
 
 #: Lanes of plans: with those of LANES the one whose prefill goes through the chunked delta rule.
 PLANNED = (*LANES, "a8+delta")
-SMALL = [plan(CONFIG, name, m, B, 7, k) for name in PLANNED for m in (HOST, H200) for B, k in ((1, 0), (3, 2), (9, 4))]
+SMALL = [plan(CONFIG, name, m, B, 7, k) for name in PLANNED for m in (HOST, H200) for B, k in ((1, 0), (3, 2), (10, 4))]
 BIG = [
     plan(preset("qwen3.8-27b"), name, H200, B, 512, k)
     for name, B, k in (("a15", 1, 1), ("a8", 32, 0), ("q4", 8, 4), ("a8+s16+kv16", 32, 1))
