@@ -10,7 +10,12 @@
 #include "hopper.cuh"
 #include "projection_tile.cuh"
 
-constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, COLUMNS = 128, SUMS = COLUMNS / 2;
+constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, COLUMNS = 128;
+constexpr int PARTS = 2, PART = COLUMNS / PARTS;  // products of a warp in flight, and their columns
+constexpr int SUMS = PART / 2;                    // of a thread and part
+
+// Where the scale of activation row r lies among those of its block: a lane's four of two neighbouring fragments side by side.
+__device__ inline int place_of_scale(int r) { return r / 16 * 16 + r % 8 / 2 * 4 + r % 16 / 8 * 2 + r % 2; }
 
 // chunks of the tiles blockIdx.x, blockIdx.x + gridDim.x, .. in the order in which they are multiplied
 struct TileWalk {
@@ -32,7 +37,7 @@ struct TileWalk {
 template <int WORDS, class WEIGHTS>
 struct Source {
   using X = lane::ActivationStage<WORDS, COLUMNS, 4>;
-  static constexpr int CODES = COLUMNS * 8 / THREADS, SCALES = COLUMNS * 4 / THREADS;  // copies of a thread, a word
+  static constexpr int CODES = COLUMNS * 8 / THREADS, SCALES = (COLUMNS * 4 + THREADS - 1) / THREADS;  // copies of a thread, a word
   static constexpr int CODE_STEP = THREADS / 8, SCALE_STEP = THREADS / 4;              // rows apart: one place of the swizzle
 
   const signed char* codes[CODES];
@@ -64,8 +69,8 @@ struct Source {
         for (int i = 0; i < CODES; ++i)
           lane::cp_async16(place + (word * COLUMNS + i * CODE_STEP) * 128, codes[i] + word * KB * 32 + at.block * 32);
     }
-    if (threadIdx.x % 4 < count) {
-      float* place = reinterpret_cast<float*>(slot + X::CODES) + threadIdx.x % 4 * COLUMNS + threadIdx.x / 4;
+    if (threadIdx.x % 4 < count && threadIdx.x < 4 * COLUMNS) {
+      float* place = reinterpret_cast<float*>(slot + X::CODES) + threadIdx.x % 4 * COLUMNS + place_of_scale(threadIdx.x / 4);
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) lane::cp_async4(place + i * SCALE_STEP, scales[i] + at.block);
     }
@@ -91,10 +96,10 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
   using W = lane::WeightPanels<BITS>;
   constexpr int STAGE = X::BYTES + WARPS * W::BYTES;
   static_assert(STAGE % 1024 == 0, "gemm_wg: the swizzle of a stage's codes repeats every 1024 bytes");
-  static_assert(STAGES * (STAGE + 8) + 4 * SUMS * THREADS <= lane::SHARED_BUDGET, "gemm_wg: the stages do not fit a block");
+  static_assert(STAGES * (STAGE + 8) + 4 * PARTS * SUMS * THREADS <= lane::SHARED_BUDGET, "gemm_wg: the stages do not fit a block");
   DYNAMIC_SHARED_ALIGNED(1024, unsigned char, ring);
   float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + threadIdx.x;
-  barrier_t* full = reinterpret_cast<barrier_t*>(ring + STAGES * STAGE + 4 * SUMS * THREADS);
+  barrier_t* full = reinterpret_cast<barrier_t*>(ring + STAGES * STAGE + 4 * PARTS * SUMS * THREADS);
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int columns = (rows + COLUMNS - 1) / COLUMNS, last_panel = (N + 15) / 16 - 1;
   const bool planes = gridDim.y > 1;
@@ -105,7 +110,7 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
     lane::barrier_publish();
   }
 #pragma unroll
-  for (int i = 0; i < SUMS; ++i) totals[i * THREADS] = 0.0f;
+  for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = 0.0f;
   __syncthreads();
 
   // tiles of one column of weights follow each other, so that its weights are read from memory once
@@ -120,55 +125,56 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
   };
   if (ahead.more()) enter();
 
-  float acc[2][SUMS / 2] = {};
-  // COUNT blocks of a stage from `first` on. Two products are in flight, each of half the columns: while one is made, the sums
-  // of the other are.
+  float acc[PARTS][SUMS] = {};
+  // COUNT blocks of a stage from `first` on. While one product is made the sums of another are: a part of the columns each.
   const auto multiply = [&](auto blocks, const unsigned char* slot, int first) {
     constexpr int COUNT = decltype(blocks)::VALUE;
     const unsigned char* panel = slot + X::BYTES + warp * W::BYTES;
-    const float* xs = reinterpret_cast<const float*>(slot + X::CODES) + 2 * t;
+    const float* xs = reinterpret_cast<const float*>(slot + X::CODES) + 4 * t;
     unsigned a[2][4];
-    int d[2][SUMS / 2];
-    const auto start = [&](auto word, int half, int b) {
+    int d[PARTS][SUMS];
+    const auto start = [&](auto word, int part, int b) {
       constexpr int WORD = decltype(word)::VALUE;
       lane::wgmma_fence();
-      lane::wgmma_s8<(WORD > 0)>(d[half], a[b % 2], lane::swizzled_operand(X::word(slot, WORD) + half * (COLUMNS / 2 * 128) + 32 * (first + b)));
+      lane::wgmma_s8<(WORD > 0)>(d[part], a[b % 2], lane::swizzled_operand(X::word(slot, WORD) + part * (PART * 128) + 32 * (first + b)));
       lane::wgmma_commit();
     };
     W::row_fragment(a[0], panel, first);
-    start(Constant<0>{}, 0, 0), start(Constant<0>{}, 1, 0);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) start(Constant<0>{}, part, 0);
 #pragma unroll
     for (int b = 0; b < COUNT; ++b) {
       const float ws[2] = {W::scale(panel, g, first + b).ws, W::scale(panel, g + 8, first + b).ws};
       if (b + 1 < COUNT) W::row_fragment(a[(b + 1) % 2], panel, first + b + 1);
 #pragma unroll
-      for (int half = 0; half < 2 * (WORDS - 1); ++half) {
-        lane::wgmma_wait<1>(d[half]);
+      for (int part = 0; part < PARTS * (WORDS - 1); ++part) {
+        lane::wgmma_wait<PARTS - 1>(d[part]);
 #pragma unroll
-        for (int i = 0; i < SUMS / 2; ++i) d[half][i] = d[half][i] * 128;
-        start(Constant<1>{}, half, b);
+        for (int i = 0; i < SUMS; ++i) d[part][i] = d[part][i] * 128;
+        start(Constant<1>{}, part, b);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (b + 1 == COUNT && half == 1) lane::wgmma_wait<0>(d[half]);
-        else lane::wgmma_wait<1>(d[half]);
+      for (int part = 0; part < PARTS; ++part) {
+        if (b + 1 == COUNT && part + 1 == PARTS) lane::wgmma_wait<0>(d[part]);
+        else lane::wgmma_wait<PARTS - 1>(d[part]);
 #pragma unroll
-        for (int j = 0; j < COLUMNS / 16; ++j) {
-          const uint2 pair = lane::load8(xs + (first + b) * COLUMNS + half * COLUMNS / 2 + 8 * j);
+        for (int j = 0; j < PART / 16; ++j) {
+          const uint4 four = lane::load16(xs + (first + b) * COLUMNS + part * PART + 16 * j);
+          const float x[4] = {lane::from_bits(four.x), lane::from_bits(four.y), lane::from_bits(four.z), lane::from_bits(four.w)};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float product = static_cast<float>(d[half][4 * j + i]) * ws[i / 2];
-            acc[half][4 * j + i] = fmaf(product, lane::from_bits(i % 2 ? pair.y : pair.x), acc[half][4 * j + i]);
+          for (int i = 0; i < 8; ++i) {
+            const float product = static_cast<float>(d[part][8 * j + i]) * ws[i / 2 % 2];
+            acc[part][8 * j + i] = fmaf(product, x[i / 4 * 2 + i % 2], acc[part][8 * j + i]);
           }
         }
-        if (b + 1 < COUNT) start(Constant<0>{}, half, b + 1);
+        if (b + 1 < COUNT) start(Constant<0>{}, part, b + 1);
       }
     }
   };
   const auto store = [&](int tile, int plane) {
     const int n = (tile / columns * WARPS + warp) * 16 + g, first = tile % columns * COLUMNS + 2 * t;
 #pragma unroll
-    for (int i = 0; i < SUMS; ++i) {
+    for (int i = 0; i < PARTS * SUMS; ++i) {
       const int row = first + i / 4 * 8 + i % 2, column = n + i / 2 % 2 * 8;
       if (row < rows && column < N) *lane::output(y, plane, rows, row, y_pitch, column) = totals[i * THREADS];
       totals[i * THREADS] = 0.0f;
@@ -195,7 +201,7 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
       for (int b = 0; b < count; ++b) multiply(Constant<1>{}, ring + used * STAGE, b);
     if (now.at.closes()) {
 #pragma unroll
-      for (int i = 0; i < SUMS; ++i) totals[i * THREADS] = totals[i * THREADS] + acc[i / 32][i % 32], acc[i / 32][i % 32] = 0.0f;
+      for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = totals[i * THREADS] + acc[i / SUMS][i % SUMS], acc[i / SUMS][i % SUMS] = 0.0f;
       if (planes) store(now.tile, now.at.slice);
     }
     const int tile = now.tile;
