@@ -139,11 +139,13 @@ def _gemv_rows(lane: Lane, rows: int) -> Candidate:
 def _warpgroup(
     projection: Projection, rows: int, lane: Lane, machine: Machine, tuning: Tuning, form: str
 ) -> Iterator[Candidate]:
-    """The warpgroup tile, which reads panels."""
+    """The warpgroup tile, which reads panels: a block an SM, whose ring goes on from tile to tile."""
     if form.startswith("_tiled"):
+        tiles = ceil_div(projection.N, 128) * ceil_div(rows, 128)
         words = 1 if form == "_tiled_q4" else lane.words
         split = _split(projection, ceil_div(rows, 128), 128, machine, tuning.prefill_blocks_per_sm, tuning)
-        yield f"gemm_wg{form.removeprefix('_tiled')}", {"WORDS": words, "STAGES": 3}, split
+        grid = max(1, min(tiles, machine.multiprocessors // int(split["splits"])))
+        yield f"gemm_wg{form.removeprefix('_tiled')}", {"WORDS": words, "STAGES": 3}, {"grid": grid, **split}
 
 
 def _prefill(

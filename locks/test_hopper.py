@@ -165,6 +165,13 @@ class TestAsynchrony:
         with pytest.raises(error, match=sentence):
             run_kernel(host, products(fault), dims("core matrices along K", 3), operands(3))
 
+    def test_registers_of_a_product_in_flight_are_poison(self, host: HostDevice) -> None:
+        """What is read before the wait is poison in every register. Red: the values that were there before."""
+        x = operands(2)
+        got = once(host.with_options(copies="late"), products("read before the wait"), dims("rows of 32", 2), x)["y"]
+
+        assert (got == -1).all()
+
     @pytest.mark.parametrize("copies", ["eager", "late", 1])
     def test_stores_that_no_proxy_fence_shows_are_not_seen(self, host: HostDevice, copies: str | int) -> None:
         """Without fence_proxy a product reads poison, whatever was stored. Red: one view of memory for all."""
