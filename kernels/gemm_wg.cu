@@ -81,10 +81,55 @@ struct Source {
   __device__ static int row(int first, int r, int rows) { return first + r < rows ? first + r : rows - 1; }
 };
 
-template <int N>
-struct Constant {
-  static constexpr int VALUE = N;
-};
+// one product of a part of the columns: the rows at `codes`, word WORD of their codes
+template <int WORD>
+__device__ inline void start_product(int (&d)[SUMS], const unsigned (&a)[4], const unsigned char* codes) {
+  lane::wgmma_fence();
+  lane::wgmma_s8<(WORD > 0)>(d, a, lane::swizzled_operand(codes));
+  lane::wgmma_commit();
+}
+
+// COUNT blocks of a stage from `first` on. While one product is made the sums of another are: a part of the columns each.
+template <int WORDS, class X, class W, int COUNT>
+__device__ inline void multiply(float (&acc)[PARTS][SUMS], const unsigned char* slot, int first) {
+  const int g = threadIdx.x % 32 / 4;
+  const unsigned char* panel = slot + X::BYTES + threadIdx.x / 32 * W::BYTES;
+  const float* xs = reinterpret_cast<const float*>(slot + X::CODES) + first * COLUMNS + threadIdx.x % 4 * 4;
+  const auto codes = [&](int word, int part, int b) { return X::word(slot, word) + part * (PART * 128) + 32 * (first + b); };
+  unsigned a[2][4];
+  int d[PARTS][SUMS];
+  W::row_fragment(a[0], panel, first);
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) start_product<0>(d[part], a[0], codes(0, part, 0));
+#pragma unroll
+  for (int b = 0; b < COUNT; ++b) {
+    const float ws[2] = {W::scale(panel, g, first + b).ws, W::scale(panel, g + 8, first + b).ws};
+    if (b + 1 < COUNT) W::row_fragment(a[(b + 1) % 2], panel, first + b + 1);
+#pragma unroll
+    for (int part = 0; part < PARTS * (WORDS - 1); ++part) {
+      lane::wgmma_wait<PARTS - 1>(d[part]);
+#pragma unroll
+      for (int i = 0; i < SUMS; ++i) d[part][i] = d[part][i] * 128;
+      start_product<1>(d[part], a[b % 2], codes(1, part, b));
+    }
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      if (b + 1 == COUNT && part + 1 == PARTS) lane::wgmma_wait<0>(d[part]);
+      else lane::wgmma_wait<PARTS - 1>(d[part]);
+#pragma unroll
+      for (int j = 0; j < PART / 16; ++j) {
+        const uint4 four = lane::load16(xs + b * COLUMNS + part * PART + 16 * j);
+        const float x[4] = {lane::from_bits(four.x), lane::from_bits(four.y), lane::from_bits(four.z), lane::from_bits(four.w)};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float product = static_cast<float>(d[part][8 * j + i]) * ws[i / 2 % 2];
+          acc[part][8 * j + i] = fmaf(product, x[i / 4 * 2 + i % 2], acc[part][8 * j + i]);
+        }
+      }
+      if (b + 1 < COUNT) start_product<0>(d[part], a[(b + 1) % 2], codes(0, part, b + 1));
+    }
+  }
+}
 
 template <int WORDS, int BITS, int STAGES>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -126,51 +171,6 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
   if (ahead.more()) enter();
 
   float acc[PARTS][SUMS] = {};
-  // COUNT blocks of a stage from `first` on. While one product is made the sums of another are: a part of the columns each.
-  const auto multiply = [&](auto blocks, const unsigned char* slot, int first) {
-    constexpr int COUNT = decltype(blocks)::VALUE;
-    const unsigned char* panel = slot + X::BYTES + warp * W::BYTES;
-    const float* xs = reinterpret_cast<const float*>(slot + X::CODES) + 4 * t;
-    unsigned a[2][4];
-    int d[PARTS][SUMS];
-    const auto start = [&](auto word, int part, int b) {
-      constexpr int WORD = decltype(word)::VALUE;
-      lane::wgmma_fence();
-      lane::wgmma_s8<(WORD > 0)>(d[part], a[b % 2], lane::swizzled_operand(X::word(slot, WORD) + part * (PART * 128) + 32 * (first + b)));
-      lane::wgmma_commit();
-    };
-    W::row_fragment(a[0], panel, first);
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) start(Constant<0>{}, part, 0);
-#pragma unroll
-    for (int b = 0; b < COUNT; ++b) {
-      const float ws[2] = {W::scale(panel, g, first + b).ws, W::scale(panel, g + 8, first + b).ws};
-      if (b + 1 < COUNT) W::row_fragment(a[(b + 1) % 2], panel, first + b + 1);
-#pragma unroll
-      for (int part = 0; part < PARTS * (WORDS - 1); ++part) {
-        lane::wgmma_wait<PARTS - 1>(d[part]);
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) d[part][i] = d[part][i] * 128;
-        start(Constant<1>{}, part, b);
-      }
-#pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        if (b + 1 == COUNT && part + 1 == PARTS) lane::wgmma_wait<0>(d[part]);
-        else lane::wgmma_wait<PARTS - 1>(d[part]);
-#pragma unroll
-        for (int j = 0; j < PART / 16; ++j) {
-          const uint4 four = lane::load16(xs + (first + b) * COLUMNS + part * PART + 16 * j);
-          const float x[4] = {lane::from_bits(four.x), lane::from_bits(four.y), lane::from_bits(four.z), lane::from_bits(four.w)};
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const float product = static_cast<float>(d[part][8 * j + i]) * ws[i / 2 % 2];
-            acc[part][8 * j + i] = fmaf(product, x[i / 4 * 2 + i % 2], acc[part][8 * j + i]);
-          }
-        }
-        if (b + 1 < COUNT) start(Constant<0>{}, part, b + 1);
-      }
-    }
-  };
   const auto store = [&](int tile, int plane) {
     const int n = (tile / columns * WARPS + warp) * 16 + g, first = tile % columns * COLUMNS + 2 * t;
 #pragma unroll
@@ -196,9 +196,9 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
     if (ahead.more()) copy(used == 0 ? STAGES - 1 : used - 1);
     lane::cp_async_commit();
     const int count = now.at.count();
-    if (count == 4) multiply(Constant<4>{}, ring + used * STAGE, 0);
+    if (count == 4) multiply<WORDS, X, W, 4>(acc, ring + used * STAGE, 0);
     else
-      for (int b = 0; b < count; ++b) multiply(Constant<1>{}, ring + used * STAGE, b);
+      for (int b = 0; b < count; ++b) multiply<WORDS, X, W, 1>(acc, ring + used * STAGE, b);
     if (now.at.closes()) {
 #pragma unroll
       for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = totals[i * THREADS] + acc[i / SUMS][i % SUMS], acc[i / SUMS][i % SUMS] = 0.0f;
