@@ -2,22 +2,24 @@
 // beta = sigmoid(b), g = A * softplus(a + dt), alpha = exp(g). The chunked rule sums g, so it is stored too.
 #include "functions.cuh"
 
-constexpr int FLIGHT = 10;  // planes on their way at once
+constexpr int FLIGHT = 20;  // planes on their way at once: those of 5120 elements
 
-// one value from its planes, added ascending from zero; a plane that does not exist is zero, which adds nothing
-__device__ inline float sum_planes(const float* __restrict__ p, int planes, long long stride) {
-  float total = 0.0f;
+// two values from their planes, added ascending from zero; a plane that does not exist is zero, which adds nothing
+__device__ inline void sum_planes(float (&total)[2], const float* __restrict__ p, int apart, int planes, long long stride) {
+  total[0] = total[1] = 0.0f;
   for (int first = 0; first < planes; first += FLIGHT) {
-    float some[FLIGHT];
+    float some[FLIGHT][2];
 #pragma unroll
-    for (int f = 0; f < FLIGHT; ++f, p += stride) some[f] = first + f < planes ? *p : 0.0f;
+    for (int f = 0; f < FLIGHT; ++f, p += stride) {
+      const bool exists = first + f < planes;
+      some[f][0] = exists ? p[0] : 0.0f, some[f][1] = exists ? p[apart] : 0.0f;
+    }
 #pragma unroll
-    for (int f = 0; f < FLIGHT; ++f) total = total + some[f];
+    for (int f = 0; f < FLIGHT; ++f) total[0] = total[0] + some[f][0], total[1] = total[1] + some[f][1];
   }
-  return total;
 }
 
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, 1)
 gates(const float* __restrict__ ba /* [planes, rows, 2, HV]: b, then a */, int ba_pitch, int planes,
       const float* __restrict__ A /* [HV] */, const float* __restrict__ dt /* [HV] */,
       float* __restrict__ beta /* [rows, HV] */, float* __restrict__ g /* [rows, HV] */,
@@ -28,9 +30,10 @@ gates(const float* __restrict__ ba /* [planes, rows, 2, HV]: b, then a */, int b
   const int h = i % HV;
   const float* row = ba + static_cast<long long>(i / HV) * ba_pitch;
   const long long stride = static_cast<long long>(rows) * ba_pitch;
-  const float b = sum_planes(row + h, planes, stride), a = sum_planes(row + HV + h, planes, stride);
-  const float decay = A[h] * lane::softplus(a + dt[h]);
-  beta[i] = lane::sigmoid(b);
+  float ba_sum[2];
+  sum_planes(ba_sum, row + h, HV, planes, stride);
+  const float decay = A[h] * lane::softplus(ba_sum[1] + dt[h]);
+  beta[i] = lane::sigmoid(ba_sum[0]);
   g[i] = decay;
   alpha[i] = lane::exp(decay);
 }

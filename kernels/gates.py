@@ -36,7 +36,7 @@ GATES = Kernel(
         between("planes", 1, 2**16, "the chunks of the widest projection"),
         *row_pitch("ba_pitch", "pair", step=1),
     ),
-    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
+    limits={"registers": 128, "smem": 0, **IN_REGISTERS},
     doc="beta = sigmoid(b), g = A softplus(a + dt), alpha = exp(g), a row and value head each, from planes of b and a.",
 )
 

@@ -14,7 +14,7 @@ from kernels.entry import Value
 from kernels.lanes import Lane
 from kernels.lowering import Lowering, Machine, Projection, choose
 from kernels.plan import Launch, Ref, launch
-from kernels.rms_norm import parts_of
+from kernels.rms_norm import parts_of, warps_of
 from kernels.tuning import Tuning
 from oracle.config import ModelConfig
 
@@ -102,7 +102,8 @@ def norm(
     parts = parts_of(s.config.d, rows, s.machine.arch, s.machine.multiprocessors)
     kernel = ("add_rms_norm_spread" if parts > 1 else "add_rms_norm_quantize") + ("_planes" if planes > 1 else "")
     dims |= {"planes": planes, **({"parts": parts} if parts > 1 else {})}
-    return launch(label, kernel, {**refs, "y": Ref(buffer)}, dims, WORDS=s.lane.words)
+    form: dict[str, Value] = {"WARPS": warps_of(s.config.d)} if planes > 1 and parts == 1 else {}
+    return launch(label, kernel, {**refs, "y": Ref(buffer)}, dims, WORDS=s.lane.words, **form)
 
 
 def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:

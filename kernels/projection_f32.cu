@@ -6,7 +6,7 @@
 // wait for the launch that makes x; no warp waits for another.
 #include "device.cuh"
 
-constexpr int OWNED = 8, CHUNK = 32 * OWNED, W_ROWS = 4, ROWS = 16;
+constexpr int OWNED = 8, CHUNK = 32 * OWNED, W_ROWS = 4, ROWS = 8;
 
 __device__ inline void load_owned(float (&v)[OWNED], const float* p, bool inside) {
 #pragma unroll

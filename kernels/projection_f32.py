@@ -5,7 +5,7 @@ from kernels.rules import GRID_X, GRID_Y, IN_REGISTERS, between, blocks_of, ceil
 
 CHUNK = 256  # elements that one warp sums, and of K that a plane takes
 W_ROWS, WARPS = 4, 4  # weight rows of a warp, and warps of a block
-ROWS = 16  # activation rows of a block
+ROWS = 8  # activation rows of a block
 
 
 def _geometry(d: Dims) -> Geometry:

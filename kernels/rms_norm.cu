@@ -7,8 +7,9 @@
 #include "hopper.cuh"
 #include "row_norm.cuh"
 
-constexpr int WARPS = 32;        // of the largest block: longer rows go to the many-block form
-constexpr int SPREAD_WARPS = 8;  // of a block that shares its row with others: registers for eight planes in flight
+constexpr int MOST_WARPS = 32;   // of the largest block: longer rows go to the many-block form
+constexpr int FEW_WARPS = 20;    // of a block that has registers for eight planes in flight
+constexpr int SPREAD_WARPS = 8;  // of a block that shares its row with others
 constexpr int SPREAD_CHUNKS = 8 * SPREAD_WARPS;
 
 // the residual's elements that a lane owns, after they took y, or the sum of its planes
@@ -28,7 +29,7 @@ template <int WORDS>
 __device__ inline void norm_row(float (&v)[OWNED], const float (&weight)[OWNED], signed char* __restrict__ codes,
                                 float* __restrict__ scales, float* __restrict__ normed, int normed_pitch, int K,
                                 float eps) {
-  SHARED(float, chunk_sums, [WARPS]);
+  SHARED(float, chunk_sums, [MOST_WARPS]);
   const long long row = blockIdx.x;
   const int k = threadIdx.x * OWNED;
   const float sum = sum_of_squares(v);
@@ -40,7 +41,7 @@ __device__ inline void norm_row(float (&v)[OWNED], const float (&weight)[OWNED],
 }
 
 template <int WORDS>
-__global__ void __launch_bounds__(32 * WARPS, 1)
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
                   signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
                   float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
@@ -53,7 +54,7 @@ rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, cons
   norm_row<WORDS>(v, weight, codes, scales, normed, normed_pitch, K, eps);
 }
 
-template <int WORDS, bool PLANED>
+template <int WORDS, bool PLANED, int WARPS>
 __global__ void __launch_bounds__(32 * WARPS, 1)
 add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
                       const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
@@ -66,7 +67,8 @@ add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x
   float v[OWNED], weight[OWNED];
   lane::load_row(weight, w + k, k < K);
   lane::await_launches_before();
-  add_chunk<PLANED, 4>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, k, K);
+  constexpr int FLIGHT = WARPS <= FEW_WARPS ? 8 : 4;
+  add_chunk<PLANED, FLIGHT>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, k, K);
   norm_row<WORDS>(v, weight, codes, scales, normed, normed_pitch, K, eps);
 }
 

@@ -22,6 +22,7 @@ CHUNK = 256  # elements that one warp sums
 WARPS = 32  # of the largest block: one warp a chunk
 CHUNKS = 256  # of the longest row of the many-block form
 PART_WARPS = 4  # of the many-block form: 1024 elements a block
+BLOCK_WARPS = (20, WARPS)  # blocks that the planed one-block form is built for
 PARTS = (2, 4, 8)  # blocks of a cluster that share a row
 CLUSTERED = ("sm_90a", "sm_100a")
 SPREAD_WARPS = 8  # most of a block that shares its row with the others of a cluster
@@ -34,6 +35,9 @@ SUMS_SMEM = WARPS * 4
 
 COMMON_RULES = (ROWS, blocks_of("K"), *row_pitch("x_pitch", "K"))
 ONE_BLOCK = between("K", 32, CHUNK * WARPS, "the chunks of one block; longer rows take the many-block form")
+NARROW = Rule(
+    lambda d: int(d["K"]) <= CHUNK * int(d["WARPS"]), "K = {K} has more chunks than the {WARPS} warps of this form"
+)
 MANY_BLOCKS = between("K", 32, CHUNK * CHUNKS, "the chunks of the longest row")
 NORMED_RULES = row_pitch("normed_pitch", "K")
 Y_RULES = row_pitch("y_pitch", "K")
@@ -47,14 +51,19 @@ def one_block(dims: Dims) -> Geometry:
 
 
 def parts_of(K: int, rows: int, arch: str, multiprocessors: int) -> int:
-    """Blocks that share a row, 1 where one is enough: as many as leave no multiprocessor with more than two.
+    """Blocks that share a row: 8 where each has a multiprocessor of its own, else 1.
 
-    A row alone is read by one multiprocessor, at a hundredth of the machine's speed.
+    Eight planes of 5120 on an H200, a block a row against eight: 4.3 us and 2.6 us for one row, 4.4 and 4.0 for 16; of
+    32 rows clusters take longer to start than they save, 4.5 and 4.6.
     """
-    fits = [p for p in PARTS if arch in CLUSTERED and ceil_div(K, CHUNK * p) <= SPREAD_WARPS]
-    one_each = [p for p in fits if rows * p <= multiprocessors]
-    two_each = [p for p in fits if rows * p <= 2 * multiprocessors]
-    return max(one_each) if one_each else min(two_each, default=1)
+    parts = PARTS[-1]
+    fits = arch in CLUSTERED and ceil_div(K, CHUNK * parts) <= SPREAD_WARPS and rows * parts <= multiprocessors
+    return parts if fits else 1
+
+
+def warps_of(K: int) -> int:
+    """Which instantiation of the planed one-block form a row takes: the narrow one has all planes in flight."""
+    return next((w for w in BLOCK_WARPS if CHUNK * w >= K), BLOCK_WARPS[-1])
 
 
 def spread(dims: Dims) -> Geometry:
@@ -113,7 +122,7 @@ ADD_RMS_NORM_QUANTIZE = Kernel(
     symbol="add_rms_norm_quantize",
     dependent=True,
     early=("w",),
-    params=(WORDS, REDUCED),
+    params=(WORDS, REDUCED, Param("WARPS", (WARPS,))),
     args=ADD_ARGS,
     geometry=one_block,
     derive=_derive_add,
@@ -128,12 +137,12 @@ ADD_RMS_NORM_QUANTIZE_PLANES = Kernel(
     symbol="add_rms_norm_quantize",
     dependent=True,
     early=("w",),
-    params=(WORDS, PLANED),
+    params=(WORDS, PLANED, Param("WARPS", BLOCK_WARPS)),
     args=ADD_ARGS,
     geometry=one_block,
     derive=_derive_add,
-    rules=(*COMMON_RULES, ONE_BLOCK, *NORMED_RULES, *Y_RULES, ANY_PLANES),
-    limits={"registers": 64, "smem": SUMS_SMEM, **IN_REGISTERS},
+    rules=(*COMMON_RULES, ONE_BLOCK, NARROW, *NORMED_RULES, *Y_RULES, ANY_PLANES),
+    limits={"registers": 102, "smem": SUMS_SMEM, **IN_REGISTERS},
     doc="The same with y as split-K planes, added ascending from zero first.",
 )
 

@@ -107,7 +107,7 @@ class TestContract:
 
     @pytest.mark.parametrize("planes", [2, 10, 20, 23])
     def test_planes_are_added_ascending_first(self, device: Device, planes: int) -> None:
-        """Planes of the small projection are added from zero, ascending. Red: descending; the eleventh lost."""
+        """Planes of the small projection are added from zero, ascending. Red: descending; the 21st lost."""
         g = rng(8, planes)
         case = planed_case(normal(g, planes, 3, 10), -np.exp(normal(g, 5)), normal(g, 5))
 

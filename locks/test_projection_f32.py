@@ -150,9 +150,9 @@ class TestMemory:
 class TestGeometry:
     """A launch is as large as its work."""
 
-    @pytest.mark.parametrize(("N", "K", "grid", "threads"), [(97, 96, (1, 7, 2), 128), (6, 2560, (10, 1, 2), 64)])
+    @pytest.mark.parametrize(("N", "K", "grid", "threads"), [(97, 96, (1, 7, 3), 128), (6, 2560, (10, 1, 3), 64)])
     def test_a_block_is_sixteen_weight_rows(self, N: int, K: int, grid: tuple[int, int, int], threads: int) -> None:
-        """One layer of blocks a chunk covers weight rows and sixteen sequences each. Red: a second layer."""
+        """One layer of blocks a chunk covers weight rows and eight sequences each. Red: a second layer."""
         full = resolve(instance(PROJECTION_F32, SEQS=8), {"rows": 17, "N": N, "K": K})
 
         assert PROJECTION_F32.geometry(full) == Geometry(grid, (threads, 1, 1))

@@ -16,8 +16,10 @@ from kernels.rms_norm import (
     ADD_RMS_NORM_QUANTIZE_PLANES,
     ADD_RMS_NORM_SPREAD,
     ADD_RMS_NORM_SPREAD_PLANES,
+    BLOCK_WARPS,
     CHUNK,
     RMS_NORM_QUANTIZE,
+    warps_of,
 )
 from locks.support import (
     BLOCK,
@@ -60,12 +62,15 @@ def norm_case(x: np.ndarray, w: np.ndarray, words: int, eps: float = EPS) -> Cas
     return Case(RMS_NORM_QUANTIZE, {"rows": rows, "K": K, "eps": eps}, {"x": x, "w": w}, {"WORDS": words})
 
 
-def add_case(x: np.ndarray, planes: np.ndarray, w: np.ndarray, words: int, eps: float = EPS) -> Case:
+def add_case(
+    x: np.ndarray, planes: np.ndarray, w: np.ndarray, words: int, eps: float = EPS, warps: int | None = None
+) -> Case:
     """One plane goes to the kernel without planes."""
     rows, K = x.shape
     kernel = ADD_RMS_NORM_QUANTIZE if len(planes) == 1 else ADD_RMS_NORM_QUANTIZE_PLANES
     dims = {"rows": rows, "K": K, "planes": len(planes), "eps": eps}
-    return Case(kernel, dims, {"x": x, "y": planes, "w": w}, {"WORDS": words})
+    form = {"WARPS": warps or warps_of(K)} if len(planes) > 1 else {}
+    return Case(kernel, dims, {"x": x, "y": planes, "w": w}, {"WORDS": words, **form})
 
 
 def many_blocks(device: Device, x: np.ndarray, planes: np.ndarray, w: np.ndarray, words: int) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def spread_case(x: np.ndarray, planes: np.ndarray, w: np.ndarray, words: int, pa
     """The same, a row shared by the blocks of a cluster."""
     one = add_case(x, planes, w, words)
     kernel = ADD_RMS_NORM_SPREAD if len(planes) == 1 else ADD_RMS_NORM_SPREAD_PLANES
-    return Case(kernel, {**one.dims, "parts": parts}, one.inputs, one.template)
+    return Case(kernel, {**one.dims, "parts": parts}, one.inputs, {"WORDS": words})
 
 
 def contract(x: np.ndarray, w: np.ndarray, words: int, eps: float = EPS) -> dict[str, Any]:
@@ -229,6 +234,15 @@ class TestForms:
 
         shared = spread_case(x, y, w, words, parts).run(device)
         assert_same_outputs(shared, add_case(x, y, w, words).run(device))
+
+    @pytest.mark.parametrize(("K", "planes"), [(96, 2), (2560, 9), (5120, 8)])
+    def test_all_planes_in_flight_are_half_of_them(self, device: Device, K: int, planes: int) -> None:
+        """Both instantiations for rows that either holds are the same bits. Red: planes of the second flight lost."""
+        x, w = rows(40, 2, K)
+        y = normal(rng(41, K), planes, 2, K)
+
+        few, most = (add_case(x, y, w, 1, warps=warps).run(device) for warps in BLOCK_WARPS)
+        assert_same_outputs(few, most)
 
     def test_planes_are_the_reduced_row(self, device: Device) -> None:
         """Adding planes inside equals reducing them first and adding the row. Red: the residual added first."""
@@ -413,6 +427,7 @@ class TestRefusal:
             (ADD_RMS_NORM_QUANTIZE, {"planes": 2}, "planes = 2 must be between 1 and 1"),
             (ADD_RMS_NORM_PART, {"planes": 2}, "planes = 2 must be between 1 and 1"),
             (ADD_RMS_NORM_QUANTIZE_PLANES, {"planes": 0}, "planes = 0 must be between 1 and 64"),
+            (ADD_RMS_NORM_QUANTIZE_PLANES, {"K": 5152, "WARPS": 20}, "K = 5152 has more chunks than the 20 warps"),
             (ADD_RMS_NORM_PART_PLANES, {"planes": 65}, "planes = 65 must be between 1 and 64"),
             (ADD_RMS_NORM_QUANTIZE, {"y_pitch": 64}, "y_pitch = 64 is less than the row"),
             (ADD_RMS_NORM_PART, {"y_pitch": 98}, "y_pitch = 98 must be a multiple of 4"),
@@ -428,7 +443,8 @@ class TestRefusal:
     )
     def test_unsupported_add_is_refused(self, device: Device, kernel: Any, dims: dict[str, int], sentence: str) -> None:
         """The same for planes and their pitch. Red: planes accepted by the kernel that reads one."""
-        template = {"WORDS": 1} if any(p.name == "WORDS" for p in kernel.params) else {}
+        template = {p.name: p.values[-1] if p.name == "WARPS" else 1 for p in kernel.params if len(p.values) > 1}
+        template |= {"WARPS": dims.pop("WARPS")} if "WARPS" in dims else {}
         case = Case(kernel, {"rows": 3, "K": 96, "eps": EPS, **dims}, {}, template)
 
         with pytest.raises(LanelockError, match=sentence):
