@@ -252,6 +252,18 @@ class TestVerdicts:
         """A mutant whose locks do not end is counted as killed, under its own name."""
         assert (fates(outcome)["endless"], outcome["timed_out"]) == ("timed out", 1)
 
+    def test_a_loop_ends_by_the_processors_time(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A mutant that spins is ended where the clock would wait for ever, and is counted the same.
+
+        Red: a run on a busy machine that waits many minutes for each loop.
+        """
+        monkeypatch.setattr("reports.strength.campaign.SLACK_CPU", 1.0)
+        monkeypatch.setattr("reports.strength.campaign.SLACK_SECONDS", 1e6)
+        chosen = choose(Choice(classes=("loop",), per_room=0), project).mutants
+        verdicts, _ = measure(Setting(project, processes=1), chosen, lambda _: None, lambda _: None)
+
+        assert [v.fate for v in verdicts] == ["timed out"]
+
     def test_dying_process_is_named_so(self, outcome: dict[str, Any]) -> None:
         """A mutant that ends the process is counted as killed, under its own name."""
         assert (fates(outcome)["deadly"], outcome["crashed"]) == ("crashed", 1)

@@ -20,13 +20,15 @@ from reports.strength.mutant import Mutant
 from reports.strength.plan import PLANTED
 from reports.strength.result import EQUIVALENT, SURVIVED, Verdict, judge
 from reports.strength.rooms import locks_of
-from reports.strength.worker import TIER_FLAGS, Run, Worker
+from reports.strength.worker import TIER_FLAGS, Limit, Run, Worker
 
 Report = Callable[[Verdict], None]
 T = TypeVar("T")
 R = TypeVar("R")
-# a mutant may loop for ever; it gets several times what the healthy room took, and enough for one slow compile
-PATIENCE, SLACK_SECONDS, BASELINE_SECONDS = 6.0, 60.0, 1800.0
+# a mutant may loop for ever; it gets several times what the healthy room took, and enough for one slow compile. Of the
+# processor's time it gets less: that does not depend on what else the machine does
+PATIENCE, SLACK_SECONDS, CPU_PATIENCE, SLACK_CPU = 6.0, 60.0, 3.0, 15.0
+BASELINE = Limit(1800.0, 1800.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Campaign:
         wanted = list(dict.fromkeys(self.locks(m) for m in mutants))
 
         def one(locks: tuple[str, ...]) -> None:
-            run = self._run(locks, BASELINE_SECONDS, None)
+            run = self._run(locks, BASELINE, None)
             name = ", ".join(locks)
             if run.failed or run.timeout or run.crash:
                 first = run.first or {}
@@ -107,7 +109,8 @@ class Campaign:
             if time.monotonic() > self._deadline:
                 return None
             locks = self.locks(mutant)
-            limit = PATIENCE * self._healthy[locks].seconds + SLACK_SECONDS
+            healthy = self._healthy[locks]
+            limit = Limit(PATIENCE * healthy.seconds + SLACK_SECONDS, CPU_PATIENCE * healthy.cpu + SLACK_CPU)
             verdict = judge(mutant, locks, self._run(locks, limit, mutant))
             if verdict.by:
                 self._kills[verdict.by] += 1
@@ -129,10 +132,10 @@ class Campaign:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, locks: tuple[str, ...], timeout: float, mutant: Mutant | None) -> Run:
+    def _run(self, locks: tuple[str, ...], limit: Limit, mutant: Mutant | None) -> Run:
         worker = self._idle.get()
         try:
-            return worker.run(locks, timeout, self._order(locks), mutant)
+            return worker.run(locks, limit, self._order(locks), mutant)
         finally:
             self._idle.put(worker)
 

@@ -92,6 +92,8 @@ def child(job: dict[str, Any], out: int) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # a loop without end is told from a slow machine by the processor's time
+    resource.setrlimit(resource.RLIMIT_CPU, (job["cpu"], resource.RLIM_INFINITY))
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
@@ -125,9 +127,10 @@ def serve(job: dict[str, Any]) -> dict[str, Any]:
             os.killpg(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
     outcome = _outcome(text, status, job)
     outcome["seconds"] = time.monotonic() - began
+    outcome["cpu"] = used.ru_utime + used.ru_stime
     return outcome
 
 
@@ -136,6 +139,8 @@ def _outcome(text: str | None, status: int, job: dict[str, Any]) -> dict[str, An
         return {"timeout": True}
     if text:
         return dict(json.loads(text))
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return {"timeout": True}
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
     tail = Path(job["log"]).read_text(errors="replace")[-2000:] if Path(job["log"]).exists() else ""
     return {"crash": how, "first": {"lock": "the process", "message": f"{how}: {tail}"}}

@@ -1,6 +1,7 @@
 """One worker: an overlay of the checkout and a fork server that runs locks in it."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,17 +22,26 @@ SERVER = Path(__file__).with_name("forkserver.py")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the locks said. first is {"lock", "message"} of the first failure."""
+    """What the locks said. first is {"lock", "message"} of the first failure; cpu is seconds of the processor."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     timeout: bool = False
     crash: str = ""
     build: bool = False
     first: Mapping[str, str] | None = None
     durations: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the locks may take: seconds by the clock, and of the processor."""
+
+    seconds: float
+    cpu: float
 
 
 class Worker:
@@ -51,11 +61,12 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **single},
         )  # fmt: skip
 
-    def run(self, locks: Sequence[str], timeout: float, order: Mapping[str, float], mutant: Mutant | None) -> Run:
+    def run(self, locks: Sequence[str], limit: Limit, order: Mapping[str, float], mutant: Mutant | None) -> Run:
         """Run lock files with the mutant in place. Raises LanelockError if the server died."""
         job = {
             "overlay": str(self.overlay), "log": str(self.log), "locks": list(locks), "flags": self.flags,
-            "timeout": timeout, "order": dict(order), "environment": self.environment,
+            "timeout": limit.seconds, "cpu": math.ceil(limit.cpu), "order": dict(order),
+            "environment": self.environment,
         }  # fmt: skip
         with applied(mutant, self.overlay) if mutant else nullcontext():
             answer = self._ask(job)
