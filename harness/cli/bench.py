@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from harness.cli.report import wide_console
 from harness.devices import open_device
 from harness.progress import shown
 from harness.record import check_records, record
@@ -129,7 +129,7 @@ def _print_held_back(row: Mapping[str, Any]) -> None:
     for kernel in row["kernels"][:12]:
         figures = (f"{kernel[c]:.3f}" for c in ("ms", "floor_ms", "over_ms"))
         table.add_row(kernel["name"], str(kernel["launches"]), *figures)
-    Console().print(table)
+    wide_console().print(table)
 
 
 def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> None:
@@ -138,7 +138,7 @@ def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], col
     if args.json:
         print(json.dumps({**figures, "record": None if path is None else path.name}, indent=1))
         return
-    console = Console()
+    console = wide_console()
     table = Table("case", *columns, box=None)
     for row in figures["rows"]:
         table.add_row(row["name"], *(_cell(row, c) for c in columns))
@@ -171,7 +171,7 @@ def run_compare(args: argparse.Namespace) -> None:
         raise LanelockError(f"{args.first} and {args.second} hold no case in common.")
     for name in common:
         table.add_row(name, f"{first[name]:.4g}", f"{second[name]:.4g}", f"{second[name] / first[name]:.3f}")
-    Console().print(table)
+    wide_console().print(table)
 
 
 def _times(path: Path) -> dict[str, float]:
