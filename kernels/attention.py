@@ -7,11 +7,13 @@ from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch
 from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
 
 CHUNK = 256
-THREADS = 256
+WARPS, DEEP_WARPS = 4, 8  # of a block: several blocks an SM, or one with a deep ring
+GROUP = 8  # positions that a warp scores at once
+MOST_RING = 196608  # bytes of a deep ring
 COMBINE_WARPS = 4
 CACHE = ("slots", "HKV", "context", "D")
-TILES = (1, 2, 4, 6, 8)  # queries of a block: G query heads of one KV head over Q / G tokens
-QUERIES = Param("Q", TILES)
+TILES = (1, 2, 3, 4, 6, 8)  # queries of a block: G query heads of one KV head over Q / G tokens
+DEEP_TILES = (1, 2, 3)
 KV = Param("KV", ("f32", "f16"))
 PARTS = ("rows", "HQ", "chunks", "D")
 SUMMARIES = ("rows", "HQ", "chunks", 2)
@@ -37,13 +39,28 @@ def _derive_combine(dims: Dims) -> dict[str, Value]:
     return {"width": width, "out_pitch": width}
 
 
+derive = token_dims(_derive)
+
+
+def ring_bytes(D: int, kv: str, warps: int) -> int:
+    """Shared memory of the tiles that are on the way, as attention.cu counts them."""
+    rows = GROUP * warps
+    tile = rows * D * (2 if kv == "f16" else 4)
+    stages = (3 if tile <= 1 << 14 else 2) if warps == WARPS else min(MOST_RING // tile, 2 * CHUNK // rows)
+    return tile * stages
+
+
 def _geometry(dims: Dims, blocks: int) -> Geometry:
-    tiles = ceil_div(int(dims["T"]), int(dims["Q"]) // int(dims["G"])) * int(dims["B"])
-    return Geometry((tiles, int(dims["HQ"]) // int(dims["G"]), blocks), (THREADS, 1, 1))
+    Q, D, warps = (int(dims[n]) for n in ("Q", "D", "WARPS"))
+    tiles = ceil_div(int(dims["T"]), Q // int(dims["G"])) * int(dims["B"])
+    running = Q * D * 4 if blocks == 1 else 0
+    smem = ring_bytes(D, str(dims["KV"]), warps) + running
+    return Geometry((tiles * (int(dims["HQ"]) // int(dims["G"])), 1, blocks), (32 * warps, 1, 1), smem)
 
 
 def _combine(dims: Dims) -> Geometry:
-    return Geometry((int(dims["rows"]), ceil_div(int(dims["HQ"]), COMBINE_WARPS), 1), (32 * COMBINE_WARPS, 1, 1))
+    warps = int(dims["HQ"]) * (int(dims["D"]) // 32)
+    return Geometry((int(dims["rows"]), ceil_div(warps, COMBINE_WARPS), 1), (32 * COMBINE_WARPS, 1, 1))
 
 
 RULES = (
@@ -53,7 +70,6 @@ RULES = (
         lambda d: int(d["G"]) > 0 and int(d["HQ"]) % (int(d["HKV"]) * int(d["G"])) == 0,
         "G = {G} query heads a block do not divide the {HQ} / {HKV} heads that share a KV head",
     ),
-    Rule(lambda d: int(d["Q"]) % int(d["G"]) == 0, "Q = {Q} queries a block are no whole tokens of G = {G} heads"),
     between("HQ", 1, GRID_Y, "the query heads that one grid axis can hold"),
     between("context", 1, CONTEXT + CHUNK, "the positions that the model knows, and drafts behind them"),
     CHUNKS_RULE,
@@ -63,28 +79,45 @@ RULES = (
 )
 
 
-def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, doc: str) -> Kernel:
+def whole_tokens(dim: str, what: str) -> Rule:
+    """The queries or warps of a block are G heads of so many tokens."""
+    return Rule(
+        lambda d: int(d[dim]) % int(d["G"]) == 0,
+        f"{dim} = {{{dim}}} {what} a block are no whole tokens of G = {{G}} heads",
+    )
+
+
+ARGS: tuple[Buffer | Scalar, ...] = (
+    *token_rows("queries", "width", "r"),
+    Buffer("keys", "KV", CACHE, "r", align=16),
+    Buffer("values", "KV", CACHE, "r", align=16),
+    *SEQUENCES,
+    *token_rows("out", "width", "w", optional=True),
+    Buffer("parts", "f32", PARTS, "w", align=16, optional=True),
+    Buffer("summaries", "f32", SUMMARIES, "w", align=4, optional=True),
+    *(Scalar(name) for name in ("B", "G", "HQ", "HKV", "context", "chunks")),
+    Scalar("scale", "float"),
+)
+
+
+def _attention(
+    name: str, blocks: Callable[[Dims], int], tiles: tuple[int, ...], warps: int, *rules: Rule, doc: str
+) -> Kernel:
     """An entry of the one source: one block along the context writes `out`, more write `parts` and `summaries`."""
     return Kernel(
         name=name,
         room="attention",
         symbol="attention",
         dependent=True,
-        params=(HEAD_DIMS, QUERIES, KV),
-        args=(
-            *token_rows("queries", "width", "r"),
-            Buffer("keys", "KV", CACHE, "r", align=16),
-            Buffer("values", "KV", CACHE, "r", align=2),
-            *SEQUENCES,
-            *token_rows("out", "width", "w", optional=True),
-            Buffer("parts", "f32", PARTS, "w", align=16, optional=True),
-            Buffer("summaries", "f32", SUMMARIES, "w", align=4, optional=True),
-            *(Scalar(name) for name in ("B", "G", "HQ", "HKV", "context", "chunks")),
-            Scalar("scale", "float"),
-        ),
+        params=(HEAD_DIMS, Param("Q", tiles), KV, Param("WARPS", (warps,))),
+        args=ARGS,
         geometry=lambda dims: _geometry(dims, blocks(dims)),
-        derive=token_dims(_derive),
-        rules=(*RULES, *rules),
+        derive=derive,
+        rules=(
+            *RULES,
+            whole_tokens("Q", "queries"),
+            *rules,
+        ),
         limits={"registers": 255, "smem": 16384, **IN_REGISTERS},
         doc=doc,
     )
@@ -93,14 +126,29 @@ def _attention(name: str, blocks: Callable[[Dims], int], *rules: Rule, doc: str)
 ATTENTION = _attention(
     "attention",
     lambda _: 1,
+    TILES,
+    WARPS,
     doc="Causal softmax attention: a block walks the chunks of 256 positions for G heads and Q / G tokens.",
 )
+
+SHARED_CONTEXT = between("blocks", 2, GRID_Y, "the blocks along a context; one alone writes the output")
 
 ATTENTION_SPLIT = _attention(
     "attention_split",
     lambda d: int(d["blocks"]),
-    between("blocks", 2, GRID_Y, "the blocks along a context; one alone writes the output"),
+    TILES,
+    WARPS,
+    SHARED_CONTEXT,
     doc="The same with blocks along the context: outputs, maximum and sum of each chunk go to scratch.",
+)
+
+ATTENTION_DEEP = _attention(
+    "attention_deep_split",
+    lambda d: int(d["blocks"]),
+    DEEP_TILES,
+    DEEP_WARPS,
+    SHARED_CONTEXT,
+    doc="The same with a deep ring and more warps a block, for so few blocks that each has an SM to itself.",
 )
 
 ATTENTION_COMBINE = Kernel(
@@ -130,4 +178,4 @@ ATTENTION_COMBINE = Kernel(
     doc="Adds the chunks of attention_split ascending: the same bits as attention.",
 )
 
-KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_COMBINE)
+KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_DEEP, ATTENTION_COMBINE)

@@ -194,6 +194,18 @@ __device__ __forceinline__ void warp_share(float own, float (&v)[N]) {
   for (int i = 0; i < N; ++i) v[i] = __shfl_sync(0xFFFFFFFFu, own, scattered<N>(i, threadIdx.x % 32) * (32 / N));
 }
 
+// M sets of N sums at once, N a power of two up to 64, in the same way, every lane left with N / 32 of a set or with one:
+// lane l brings in v[i][k] what it adds to item k ^ first, first = l * N / 32, and takes the sum of item first + k from v[i][k].
+template <int DISTANCE = 16, int M, int N>
+__device__ __forceinline__ void warp_sum_items(float (&v)[M][N]) {
+  constexpr int HALF = N * DISTANCE / 32;
+#pragma unroll
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int k = 0; k < (HALF ? HALF : 1); ++k) v[i][k] += __shfl_xor_sync(0xFFFFFFFFu, v[i][k + HALF], DISTANCE);
+  if constexpr (DISTANCE > 1) warp_sum_items<DISTANCE / 2>(v);
+}
+
 template <int N>
 __device__ __forceinline__ void warp_max_nan(float (&v)[N]) {
 #pragma unroll
@@ -212,6 +224,12 @@ __device__ __forceinline__ float warp_max_nan(float x) {
   float v[1] = {x};
   warp_max_nan(v);
   return v[0];
+}
+
+// a value that the compiler knows nothing about: what depends on it is computed where it stands, not kept in registers
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
 }
 
 // ---- dependent launch, from Hopper on; elsewhere a launch starts when the one ahead of it has ended

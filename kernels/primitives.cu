@@ -58,6 +58,33 @@ primitive_warp_sum(const float* __restrict__ x /* [warps, 8, 32] */, float* __re
   for (int i = 0; i < 4; ++i) shared[32 * lane::scattered<4>(i, l)] = u[i];
 }
 
+// Sums of 8, 32 and 64 items, and of two sets of 16 at once: what a lane adds to item k is x[k], and it stores the items
+// whose sums it is left with.
+template <int M, int N>
+__device__ inline void sum_items(const float* x /* [M, N, 32] */, float* y /* [M, N] */) {
+  const int l = threadIdx.x, first = l * N / 32;
+  float v[M][N];
+#pragma unroll
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[i][k] = x[(i * N + (k ^ first)) * 32 + l];
+  lane::warp_sum_items(v);
+#pragma unroll
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int k = 0; k < (N < 32 ? 1 : N / 32); ++k)
+      if (N >= 32 || l % (32 / N) == 0) y[i * N + first + k] = v[i][k];
+}
+
+__global__ void __launch_bounds__(32)
+primitive_sum_items(const float* __restrict__ x /* [warps, 136, 32] */, float* __restrict__ y /* [warps, 136] */) {
+  x += blockIdx.x * 136 * 32, y += blockIdx.x * 136;
+  sum_items<1, 8>(x, y);
+  sum_items<1, 32>(x + 8 * 32, y + 8);
+  sum_items<1, 64>(x + 40 * 32, y + 40);
+  sum_items<2, 16>(x + 104 * 32, y + 104);
+}
+
 // The fragments of m16n8k32 with 8-bit operands, by the PTX ISA: lane l has group g = l / 4 and t = l % 4.
 // Word i of A holds row g (+8 for odd i), bytes 4t (+16 for i of 2 and 3) .. +3; word i of B column g, bytes
 // 4t + 16 i .. +3; value i of C and D row g (+8 for i of 2 and 3), column 2t (+1 for odd i).

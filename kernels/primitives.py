@@ -104,6 +104,17 @@ WARP_SUM = Kernel(
     doc="The named tree over a warp: one value, three at once, four, eight or twice four that lanes own; words.",
 )
 
+SUM_ITEMS = Kernel(
+    name="primitive_sum_items",
+    room="primitives",
+    symbol="primitive_sum_items",
+    args=(_words("x", "f32", "r", 136), Buffer("y", "f32", ("warps", 136), "w")),
+    geometry=_one_warp("warps"),
+    rules=(WARPS,),
+    limits=_limits(registers=128),
+    doc="The named tree over a warp for 8, 32, 64 and two times 16 items that change lanes on the way.",
+)
+
 MMA_S8 = _mma(
     "primitive_mma_s8", "i8", "i32", ALL_ARCHS, exact=True, doc="c += a b for tiles of m16n8k32 signed bytes."
 )
@@ -187,4 +198,4 @@ def _convert(name: str, code: str, doc: str) -> Kernel:
 HALF = _convert("primitive_half", "f16", "float32 to f16 and back.")
 E4M3 = _convert("primitive_e4m3", "e4m3", "float32 to e4m3 and back.")
 
-KERNELS = (DP4A, SHUFFLE, VOTE, WARP_SUM, MMA_S8, MMA_E4M3, LDMATRIX, COPY, DIVIDE, BARRIER, HALF, E4M3)
+KERNELS = (DP4A, SHUFFLE, VOTE, WARP_SUM, SUM_ITEMS, MMA_S8, MMA_E4M3, LDMATRIX, COPY, DIVIDE, BARRIER, HALF, E4M3)

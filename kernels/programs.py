@@ -7,7 +7,8 @@ Rows are token-major: T tokens of B sequences, row t * B + b. Buffer names follo
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernels.attention import TILES
+from kernels.attention_form import Pass
+from kernels.attention_form import choose as choose_form
 from kernels.delta_chunk import pieces
 from kernels.delta_rule import scan_form
 from kernels.entry import Value
@@ -261,22 +262,17 @@ def attend(
 ) -> Iterator[Launch]:
     """Attention proper: split along the context where one block a head group would leave the device empty."""
     c = s.config
-    G = max(g for g in (1, 2, 3, 4, 6) if (c.q_heads // c.kv_heads) % g == 0)
-    fitting = [q for q in TILES if q % G == 0]
-    Q = max((q for q in fitting if q <= rows.T * G), default=fitting[0])
-    template: dict[str, Value] = {"D": c.head_dim, "Q": Q, "KV": s.lane.kv}
-    tiles = -(-rows.T // (Q // G)) * s.B * (c.q_heads // G)
-    chunks = -(-s.context // 256)
-    blocks = min(chunks, -(-2 * s.machine.multiprocessors // tiles))
-    if blocks == 1 or s.tuning.split_tokens < rows.T:
+    sizes = Pass(rows.T, s.B, c.q_heads, c.kv_heads, c.head_dim, s.context, s.lane.kv)
+    form = choose_form(sizes, s.machine, s.tuning)
+    given = {**heads, **form.dims}
+    if form.blocks == 1:
         whole = {**refs, "out": Ref("attention"), "parts": None, "summaries": None}
-        yield launch(at + "attention", "attention", whole, {**heads, "G": G}, **template)
+        yield launch(at + "attention", form.kernel, whole, given, **form.template)
         return
     parts: dict[str, Ref | None] = {"parts": Ref("parts"), "summaries": Ref("summaries")}
-    split = {**refs, **parts, "out": None}
-    yield launch(at + "attention.split", "attention_split", split, {**heads, "G": G, "blocks": blocks}, **template)
+    yield launch(at + "attention.split", form.kernel, {**refs, **parts, "out": None}, given, **form.template)
     combine = {**{k: refs[k] for k in ("slot", "position", "length")}, **parts, "out": Ref("attention")}
-    dims = {k: heads[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": chunks}
+    dims = {k: heads[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": sizes.chunks}
     yield launch(at + "attention", "attention_combine", combine, dims, D=c.head_dim)
 
 

@@ -16,6 +16,10 @@ RANGES = {
     "prefill_blocks_per_sm": (1, 16),
     "max_splits": (1, 8),
     "warps": (1, 8),
+    "attention_blocks": (1, 8),
+    "attention_heads": (0, 64),
+    "attention_units": (1, 64),
+    "attention_prefill": (1, 1 << 31),
 }
 
 
@@ -34,7 +38,11 @@ class Tuning:
     prefill_blocks_per_sm: the same for prefill, whose blocks are few and long.
     max_splits: most blocks along K.
     warps: height of a tensor-core tile in panels of 16 weight rows.
-    split_tokens: a pass of up to so many tokens splits attention along the context where blocks are few.
+    attention_blocks: blocks of decode attention that stay on an SM at once; along the context there are no more.
+    attention_heads: query heads that share a KV head's rows in a block (0: by the rules).
+    attention_units: decode attention shares less until every four SMs have so many chunks of work.
+    attention_deep: where blocks of attention are fewer than SMs each takes a deep ring of tiles.
+    attention_prefill: from so many tokens on attention takes the prefill kernel.
     """
 
     lowering: str = ""
@@ -47,7 +55,11 @@ class Tuning:
     prefill_blocks_per_sm: int = 4
     max_splits: int = 8
     warps: int = 4
-    split_tokens: int = 8
+    attention_blocks: int = 4
+    attention_heads: int = 0
+    attention_units: int = 6
+    attention_deep: bool = True
+    attention_prefill: int = 8
 
     def __post_init__(self) -> None:
         for field in fields(self):

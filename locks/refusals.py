@@ -185,12 +185,12 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "attention: the chunk sum is one tree of 8 positions a lane",
-        "attention.cu",
+        "attention.cuh",
         edit=("constexpr int CHUNK = 256;", "constexpr int CHUNK = 128;"),
     ),
     Refusal(
-        "attention: a lane stores the score of one query",
+        "attention: queries of a block are a power of two, or two of them",
         "attention.cu",
-        expression="attention<32, 33, float>",
+        expression="attention<32, 7, float, 4>",
     ),
 )

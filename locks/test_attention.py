@@ -1,5 +1,6 @@
 """Locks of the attention room: every form of causal softmax attention writes one set of bits."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,8 +8,13 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.attention import ATTENTION, ATTENTION_COMBINE, ATTENTION_SPLIT, CHUNK
-from kernels.entry import Geometry, buffer_extent, instance, resolve
+from kernels.attention import ATTENTION, ATTENTION_COMBINE, ATTENTION_DEEP, ATTENTION_SPLIT, CHUNK
+from kernels.attention_form import Pass, choose
+from kernels.attention_prefill import PREFILL, PREFILL_SPLIT
+from kernels.catalogue import kernel
+from kernels.entry import Geometry, Kernel, buffer_extent, instance, resolve
+from kernels.lowering import Machine
+from kernels.tuning import Tuning
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     Case,
@@ -22,6 +28,8 @@ from locks.support import (
 )
 from oracle import attention as truth
 from oracle.bits.attention import attention
+from oracle.bits.fma import fma
+from oracle.bits.functions import exp
 from oracle.errors import LanelockError
 
 WIDTHS = pytest.mark.parametrize("D", [32, 64, 128, 256])
@@ -56,15 +64,29 @@ class Problem:
         kv = "f16" if self.keys.dtype == np.float16 else "f32"
         return Case(ATTENTION, dims, inputs, {"D": D, "Q": Q or G, "KV": kv})
 
+    def prefill(self, G: int, W: int) -> Case:
+        """The problem as one launch of the kernel for many tokens: W warps of 8 tokens, for G heads."""
+        few = self.case(G)
+        return Case(PREFILL, few.dims, few.inputs, {"D": few.template["D"], "W": W, "KV": few.template["KV"]})
+
     def run(self, device: Device, G: int = 1, Q: int | None = None) -> np.ndarray:
         """The output [B, T, HQ, D]."""
         return self.shaped(self.case(G, Q).run(device)["out"])
 
-    def run_split(self, device: Device, blocks: int, G: int = 1, Q: int | None = None) -> np.ndarray:
+    def run_prefill(self, device: Device, G: int, W: int) -> np.ndarray:
+        """The same by the kernel for many tokens."""
+        return self.shaped(self.prefill(G, W).run(device)["out"])
+
+    def run_split(
+        self, device: Device, blocks: int, G: int = 1, Q: int | None = None, kernel: Kernel = ATTENTION_SPLIT
+    ) -> np.ndarray:
         """The same with blocks along the context, then combined."""
-        whole = self.case(G, Q)
+        return self.combined(device, self.case(G, Q), blocks, kernel)
+
+    def combined(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> np.ndarray:
+        """A form with blocks along the context in place of one that walks it whole, and the combination."""
         inputs = {k: v for k, v in whole.inputs.items() if k not in ("parts", "summaries")}
-        split = Case(ATTENTION_SPLIT, {**whole.dims, "blocks": blocks}, {**inputs, "out": None}, whole.template)
+        split = Case(kernel, {**whole.dims, "blocks": blocks}, {**inputs, "out": None}, whole.template)
         parts = split.run(device)
         where = {k: inputs[k] for k in ("slot", "position", "length")}
         dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
@@ -193,6 +215,17 @@ class TestContract:
 
         assert_same_bits(p.run(device, G=2, Q=4), p.contract())
 
+    @WIDTHS
+    @CACHES
+    def test_many_tokens_are_the_contract(self, device: Device, D: int, kv: str) -> None:
+        """Runs of 8 tokens that begin, cross and end chunks follow the contract, whole or short.
+
+        Red: a run's last position for all of its tokens, a running output that a later chunk replaces.
+        """
+        p = problem(21, D, (0, 244, 500), (9, 20, 13), heads=(4, 2), kv=kv)
+
+        assert_same_bits(p.run_prefill(device, G=2, W=4), p.contract())
+
     @pytest.mark.parametrize("sizes", [(1, 2, 3), (3, 2, 1), (1, 3, 2)])
     def test_chunks_of_any_sizes_are_the_contract(self, device: Device, sizes: tuple[int, int, int]) -> None:
         """Chunks whose scores grow, shrink, or grow and shrink follow the contract: either side is rescaled.
@@ -204,6 +237,28 @@ class TestContract:
             p.keys[:, :, 256 * chunk : 256 * (chunk + 1)] *= size
 
         assert_same_bits(p.run(device), p.contract())
+
+    @pytest.mark.parametrize("chunks", [1, 2, 31, 32, 33, 70])
+    def test_chunks_are_combined_ascending(self, device: Device, chunks: int) -> None:
+        """Any number of chunks, with maxima that rise and fall, is combined one after the other.
+
+        Red: a maximum of a neighbour's chunk, the end of 32 chunks at once taken as the end of all.
+        """
+        g, HQ, D = rng(25, chunks), 3, 64
+        parts = normal(g, 1, HQ, chunks, D)
+        summaries = np.stack([normal(g, 1, HQ, chunks) * 5, np.abs(normal(g, 1, HQ, chunks))], axis=-1)
+        top, total, out = summaries[:, :, 0, 0], summaries[:, :, 0, 1], parts[:, :, 0]
+        for c in range(1, chunks):
+            m, part = summaries[:, :, c, 0], summaries[:, :, c, 1]
+            new = np.maximum(top, m)
+            a, b = exp(top - new), exp(m - new)
+            total, top = fma(total, a, part * b), new
+            out = fma(out, a[..., None], parts[:, :, c] * b[..., None])
+        dims = {"T": 1, "B": 1, "slots": 1, "HQ": HQ, "chunks": chunks}
+        inputs = {"parts": parts, "summaries": summaries, **placed((0,), (chunks * CHUNK - 1,), (1,))}
+        got = Case(ATTENTION_COMBINE, dims, inputs, {"D": D}).run(device)["out"]
+
+        assert_same_bits(got, (out / total[..., None]).reshape(1, -1))
 
     @pytest.mark.parametrize("context", [1, 127, 128, pytest.param(4096, marks=full)])
     def test_contexts_of_case_18_are_the_contract(self, device: Device, context: int) -> None:
@@ -266,6 +321,16 @@ class TestForms:
         for blocks in (2, 3, 5):
             assert_same_bits(p.run_split(device, blocks, G=2), one, f"{blocks} blocks")
 
+    @WIDTHS
+    @CACHES
+    def test_a_deep_ring_does_not_matter(self, device: Device, D: int, kv: str) -> None:
+        """Eight warps and a ring of many stages give the bits of four and a few. Red: a stage filled while read."""
+        p = problem(24, D, (700, 255), (2, 1), heads=(3, 1), kv=kv)
+        one = p.run(device)
+
+        for G, Q in ((1, 1), (1, 2), (3, 3)):
+            assert_same_bits(p.run_split(device, 2, G, Q, ATTENTION_DEEP), one, f"G = {G}, Q = {Q}")
+
     @CACHES
     @pytest.mark.parametrize(("G", "Q"), [(1, 1), (1, 8), (2, 4), (2, 6)])
     def test_prefill_is_token_by_token(self, device: Device, kv: str, G: int, Q: int) -> None:
@@ -276,6 +341,25 @@ class TestForms:
         tokens = np.concatenate([p.token(t).run(device) for t in range(9)], axis=1)
         for b, length in enumerate(p.lengths):
             assert_same_bits(chunk[b, :length], tokens[b, :length], f"sequence {b}")
+
+    @CACHES
+    @pytest.mark.parametrize(("ratio", "shapes"), [(2, [(1, 2), (2, 2), (2, 6), (1, 6)]), (6, [(3, 6), (6, 6)])])
+    def test_warps_of_a_prefill_do_not_matter(
+        self, device: Device, kv: str, ratio: int, shapes: list[tuple[int, int]]
+    ) -> None:
+        """Heads and runs of tokens by any warps give the bits of one token a block. Red: a warp's own head for all."""
+        p = problem(22, 32, (250, 0), (19, 9), heads=(ratio, 1), kv=kv)
+        alone = p.run(device)
+
+        for G, W in shapes:
+            assert_same_bits(p.run_prefill(device, G, W), alone, f"G = {G}, W = {W}")
+
+    @CACHES
+    def test_blocks_along_the_context_of_a_prefill_do_not_matter(self, device: Device, kv: str) -> None:
+        """Blocks that leave their chunks to be combined give the bits of one. Red: parts of a neighbouring token."""
+        p = problem(23, 32, (508, 3), (10, 9), heads=(4, 2), kv=kv)
+
+        assert_same_bits(p.combined(device, p.prefill(2, 2), 2, PREFILL_SPLIT), p.run_prefill(device, 2, 4))
 
     def test_split_prefill_is_whole_prefill(self, device: Device) -> None:
         """A verify of five rows split along the context gives the same bits. Red: parts of another row."""
@@ -306,6 +390,9 @@ class TestInvariance:
         p = replace(p, slots=(4, 3, 2, -1))
 
         assert_sequences_stand_alone(device, p.case(2, 4))
+        # in one chunk: over several the kernel for many tokens keeps its running output in `out`, a store a chunk
+        short = replace(problem(12, 32, (3, 240, 0, 5), (2, 9, 0, 3), heads=(2, 1), kv=kv), slots=p.slots)
+        assert_sequences_stand_alone(device, short.prefill(2, 2))
 
     def test_split_sequences_stand_alone(self, device: Device) -> None:
         """The same where blocks share the context and chunks go to scratch. Red: parts of a neighbour."""
@@ -328,6 +415,7 @@ class TestInvariance:
         p = problem(15, 32, (256, 2), (2, 1))
 
         assert_pitch_free(device, p.case(2))
+        assert_pitch_free(device, p.prefill(2, 2))
         parts = {"parts": normal(rng(15), 4, 2, 2, 32), "summaries": normal(rng(16), 4, 2, 2, 2)}
         dims = {"T": 2, "B": 2, "slots": 2, "HQ": 2, "chunks": 2}
         inputs = {**parts, **placed((0, 1), (256, 2), (2, 1))}
@@ -340,6 +428,8 @@ class TestInvariance:
             p = problem(16, 256, (600, 255, 0), (4, 3, 1), heads=(12, 2), kv=kv)
             assert_same_bits(p.run(cuda, 6), p.run(host, 6))
             assert_same_bits(p.run_split(cuda, 3, 2, 4), p.run(host, 6))
+            assert_same_bits(p.run_split(cuda, 3, 3, 3, ATTENTION_DEEP), p.run(host, 6))
+            assert_same_bits(p.run_prefill(cuda, 6, 6), p.run(host, 6))
 
 
 class TestFaults:
@@ -355,6 +445,7 @@ class TestFaults:
         p.keys[1, 0, at] = value * np.sign(p.queries[0, 0, 0]) if np.isinf(value) else value
         got, split = p.run(device, G=2), p.run_split(device, 2, G=2)
 
+        assert_same_bits(p.run_prefill(device, 2, 2), got)
         blind = np.array([at > 255 + t for t in range(4)])
         assert_same_bits(np.isfinite(got[0, :, 0]).all(axis=-1), blind)
         assert_same_bits(np.isnan(got[0, :, 0]).all(axis=-1), ~blind)
@@ -409,8 +500,71 @@ class TestWork:
         """
         given = {"T": 5, "B": 2, "slots": 2, "HQ": 4, "HKV": 1, "context": 300, "G": 2}
         dims = resolve(instance(ATTENTION, D=32, Q=4, KV="f32"), given)
+        ring, running = 3 * 32 * 32 * 4, 4 * 32 * 4
 
-        assert ATTENTION.geometry(dims) == Geometry((6, 2, 1), (256, 1, 1))
+        assert ATTENTION.geometry(dims) == Geometry((12, 1, 1), (128, 1, 1), ring + running)
+
+    def test_grid_of_a_prefill_has_no_block_too_many(self) -> None:
+        """33 tokens in blocks of 16, four heads in groups of two: three tiles a sequence, two groups. Red: fault 13."""
+        given = {"T": 33, "B": 2, "slots": 2, "HQ": 4, "HKV": 1, "context": 300, "G": 2}
+        dims = resolve(instance(PREFILL, D=32, W=4, KV="f32"), given)
+        ring, scores = 3 * 32 * 32 * 4, 4 * 8 * 260 * 4
+
+        assert PREFILL.geometry(dims) == Geometry((12, 1, 1), (128, 1, 1), ring + scores)
+
+
+H200 = Machine("sm_90a", 132, 232448)
+
+
+def chosen(T: int, B: int, context: int, tuning: Tuning | None = None) -> tuple[str, dict[str, int]]:
+    """Kernel and numbers of the form that the 27B's attention takes on an H200."""
+    form = choose(Pass(T, B, 24, 4, 256, context, "f16"), H200, tuning or Tuning())
+    return form.kernel, {k: int(v) for k, v in {**form.template, **form.dims}.items() if k not in ("D", "KV", "WARPS")}
+
+
+class TestForm:
+    """The form of a pass is chosen by what its work leaves of the device."""
+
+    def test_full_machine_shares_every_row(self) -> None:
+        """Where there is work for every SM six heads read a row together, by as many blocks as stay. Red: G of one."""
+        assert chosen(1, 32, 8192) == ("attention_split", {"Q": 6, "G": 6, "blocks": 4})
+        assert chosen(1, 1, 131072) == ("attention_split", {"Q": 6, "G": 6, "blocks": 132})
+        assert chosen(1, 256, 640) == ("attention", {"Q": 6, "G": 6})
+
+    def test_empty_machine_shares_less(self) -> None:
+        """One sequence at a short context takes a block a head and chunk, with a deep ring. Red: 12 blocks at work."""
+        assert chosen(1, 1, 640) == ("attention_deep_split", {"Q": 1, "G": 1, "blocks": 3})
+
+    def test_prompts_take_the_form_for_many_tokens(self) -> None:
+        """Six heads of 8 tokens a block; blocks share a context where tokens are few. Red: a tile of one warp."""
+        assert chosen(512, 1, 8192) == ("attention_prefill", {"W": 6, "G": 6})
+        assert chosen(16, 1, 8192) == ("attention_prefill_split", {"W": 6, "G": 6, "blocks": 32})
+
+    def test_every_pass_has_a_form_that_its_kernel_takes(self) -> None:
+        """Head counts, widths, tokens and knobs of all kinds give a form whose geometry the entry accepts. Red: a tile
+        that no kernel was built for, scratch beyond its bound.
+        """
+        heads = [(1, 1), (4, 2), (6, 1), (24, 4), (8, 1), (10, 2), (14, 2)]
+        passes = list(itertools.product((1, 2, 5, 8, 40), (1, 70), (32, 256), (9, 5000), ("f32", "f16")))
+        for HQ, HKV in heads:
+            for T, B, D, context, kv in passes:
+                for machine in (H200, Machine("sm_86", 84, 101376), Machine("x86-64-v3", 1, 232448)):
+                    p = Pass(T, B, HQ, HKV, D, context, kv)
+                    form = choose(p, machine, Tuning())
+                    given = {"T": T, "B": B, "slots": B, "HQ": HQ, "HKV": HKV, "context": context, **form.dims}
+                    inst = instance(kernel(form.kernel), **form.template)
+                    geometry = inst.kernel.geometry(resolve(inst, given))
+                    scores = int(form.template.get("Q", 0)) * (CHUNK + 4) * 4
+                    assert geometry.smem + scores <= machine.shared_per_block
+                    assert geometry.grid[2] == form.blocks <= p.chunks
+
+    def test_knobs_change_the_form(self) -> None:
+        """Heads, blocks, deep rings and the form for many tokens follow their knobs. Red: a field that nobody reads."""
+        assert chosen(1, 1, 640, Tuning(attention_heads=6))[1] == {"Q": 6, "G": 6, "blocks": 3}
+        assert chosen(1, 1, 640, Tuning(attention_deep=False))[0] == "attention_split"
+        assert chosen(1, 32, 8192, Tuning(attention_blocks=2))[1]["blocks"] == 2
+        assert chosen(1, 32, 640, Tuning(attention_units=64))[1]["G"] < 6
+        assert chosen(512, 1, 8192, Tuning(attention_prefill=513))[0] == "attention"
 
 
 class TestRefusal:
@@ -447,6 +601,15 @@ class TestRefusal:
 
         with pytest.raises(LanelockError, match="blocks = 1 must be between 2 and"):
             Case(ATTENTION_SPLIT, given, {}, {"D": 32, "Q": 1, "KV": "f32"}).run(device)
+
+    def test_heads_that_share_no_warps_are_refused(self, device: Device) -> None:
+        """Four warps hold no whole tokens of three heads. Red: a head that no warp takes."""
+        given = {"T": 9, "B": 1, "slots": 1, "HQ": 6, "HKV": 1, "context": 300, "G": 3}
+
+        with pytest.raises(LanelockError, match="W = 4 warps a block are no whole tokens of G = 3 heads"):
+            Case(PREFILL, given, {}, {"D": 32, "W": 4, "KV": "f32"}).run(device)
+        with pytest.raises(LanelockError, match="blocks = 1 must be between 2 and"):
+            Case(PREFILL_SPLIT, {**given, "blocks": 1}, {}, {"D": 32, "W": 6, "KV": "f32"}).run(device)
 
     @pytest.mark.parametrize(
         ("dims", "sentence"),

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.attention import ATTENTION_COMBINE, ATTENTION_SPLIT
+from kernels.attention import ATTENTION_COMBINE, ATTENTION_DEEP, ATTENTION_SPLIT
+from kernels.attention_prefill import PREFILL_SPLIT
 from kernels.catalogue import KERNELS
 from kernels.delta_rule import DELTA_RULE_STAGED
+from kernels.entry import Kernel
 from locks import test_attention, test_conv, test_delta_chunk, test_delta_rule, test_gated_norm, test_gates
 from locks import test_projection_f32 as small_projection
 from locks import test_qk_norm_rope as rope
@@ -36,11 +38,15 @@ def attention_case(context: int) -> Case:
     return test_attention.problem(18, 32, positions(context), LENGTHS).case(2)
 
 
-def split_case(context: int) -> Case:
-    """The same by two blocks along the context, which leave the parts of chunks."""
-    whole = attention_case(context)
+def prefill_case(context: int) -> Case:
+    """The same by a warp a head."""
+    return test_attention.problem(18, 32, positions(context), LENGTHS).prefill(2, 2)
+
+
+def split_case(whole: Case, kernel: Kernel) -> Case:
+    """A case by two blocks along the context, which leave the parts of chunks."""
     inputs = {name: value for name, value in whole.inputs.items() if name not in ("parts", "summaries")}
-    return Case(ATTENTION_SPLIT, {**whole.dims, "blocks": 2}, {**inputs, "out": None}, whole.template)
+    return Case(kernel, {**whole.dims, "blocks": 2}, {**inputs, "out": None}, whole.template)
 
 
 def combine_case(context: int) -> Case:
@@ -62,7 +68,10 @@ def staged_case(context: int) -> Case:
 #: Kernel -> 33 sequences of which the first stands at a context.
 SEQUENCES: dict[str, Callable[[int], Case]] = {
     "attention": attention_case,
-    "attention_split": split_case,
+    "attention_split": lambda context: split_case(attention_case(context), ATTENTION_SPLIT),
+    "attention_deep_split": lambda context: split_case(attention_case(context), ATTENTION_DEEP),
+    "attention_prefill": prefill_case,
+    "attention_prefill_split": lambda context: split_case(prefill_case(context), PREFILL_SPLIT),
     "attention_combine": combine_case,
     "conv": lambda context: test_conv.random_case(18, 32, positions(context), LENGTHS),
     "delta_chunk": lambda context: test_delta_chunk.problem(18, 32, positions(context), LENGTHS, T=4).case(4),
@@ -76,7 +85,10 @@ ROWS: dict[str, Callable[[], Case]] = {
     "gates": lambda: test_gates.random_case(18, MOST, 5),
     "projection_f32": lambda: small_projection.case_of(*small_projection.inputs(18, MOST, 6, 288), 8),
 }
-ROOMS = {"attention", "conv", "delta_chunk", "delta_rule", "gated_norm", "gates", "projection_f32", "qk_norm_rope"}
+ROOMS = {
+    "attention", "attention_prefill", "conv", "delta_chunk", "delta_rule", "gated_norm", "gates", "projection_f32",
+    "qk_norm_rope",
+}  # fmt: skip  # a list of names
 
 
 class TestBatchSizes:

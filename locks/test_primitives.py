@@ -20,6 +20,7 @@ from kernels.primitives import (
     MMA_E4M3,
     MMA_S8,
     SHUFFLE,
+    SUM_ITEMS,
     VOTE,
     WARP_SUM,
 )
@@ -202,6 +203,14 @@ class TestQuotients:
             odd = x * np.float32(1.2345678)
 
         self.assert_ieee(device, np.stack([x, -x, odd, -odd], axis=1), d)
+
+    @PROPERTY
+    @given(seed=st.integers(0, 2**32 - 1))
+    def test_sums_of_items_are_the_named_tree(self, device: Device, seed: int) -> None:
+        """Items that change lanes while they are summed have the bits of the tree. Red: a lane left with another's."""
+        x = wild(rng(seed), 2, 136, 32)
+
+        assert_same_outputs(Case(SUM_ITEMS, {"warps": 2}, {"x": x}).run(device), {"y": tree(x)})
 
 
 @pytest.mark.verify

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from harness.host import HostDevice
+from harness.run import run_once
 from kernels.attention import ATTENTION
+from kernels.attention_prefill import PREFILL
 from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE
-from kernels.entry import Buffer, Kernel, Param
+from kernels.entry import Buffer, Kernel, Param, instance
 from locks.support import Case, normal, rng
 
 COUNTS = Buffer("counts", "i32", (2,), "rw")
@@ -26,7 +28,6 @@ def counting(kernel: Kernel, *params: Param) -> Kernel:
 
 SCAN = counting(DELTA_RULE, Param("D", (32, 64)), Param("STAGED", (False, True)))
 CHUNK = counting(DELTA_CHUNK, Param("D", (32, 64)), Param("CHUNK", (4, 16)))
-ATTEND = counting(ATTENTION, Param("D", (256,)), Param("Q", (1, 2, 4, 8)))
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +87,41 @@ class TestState:
         assert counted(host, rule(kernel, 32, 4, [0], **template)) == (0, 2 * 32 * 32)
 
 
+def cache_bytes(host: HostDevice, case: Case) -> int:
+    """Bytes that a launch copies to shared memory; it has no other way to a key or a value."""
+    run_once(host, instance(case.kernel, **case.template), case.dims, case.inputs)
+    return int(host.counters["cp_async_bytes"])
+
+
+def attend(kernel: Kernel, T: int, start: int, G: int, **template: str | int) -> Case:
+    """T tokens of one sequence whose four query heads share a KV head of 64 dims."""
+    g, context = rng(T, start), start + T
+    dtype = np.float16 if template["KV"] == "f16" else np.float32
+    cache = {name: normal(g, 1, 1, context, 64).astype(dtype) for name in ("keys", "values")}
+    inputs = {"queries": normal(g, T, 4 * 64), **cache, "parts": None, "summaries": None, **place([start], [T])}
+    dims = {"T": T, "B": 1, "slots": 1, "HQ": 4, "HKV": 1, "context": context, "G": G}
+    return Case(kernel, dims, inputs, {"D": 64, **template})
+
+
 class TestCache:
-    """Prefill attention reads each chunk of keys and values once a query tile."""
+    """Attention reads each chunk of keys and values once a query tile, whoever shares the tile."""
 
+    @pytest.mark.parametrize("kv", ["f32", "f16"])
     @pytest.mark.parametrize(("G", "Q"), [(1, 1), (1, 4), (2, 2), (2, 8), (4, 4)])
-    def test_rows_are_read_once_a_tile(self, host: HostDevice, G: int, Q: int) -> None:
-        """A tile loads the rows that its last token sees, keys and values once. Red: a read for each head or token.
+    def test_rows_are_read_once_a_tile(self, host: HostDevice, kv: str, G: int, Q: int) -> None:
+        """A tile copies the rows that its last token sees, keys and values once. Red: a read for each head or token."""
+        T, start, tile = 6, 250, Q // G
+        rows = sum(start + min(t + tile, T) for t in range(0, T, tile)) * (4 // G)
 
-        D is 256, where a value row has a thread a dim; narrower heads share a load among a block's threads.
-        """
-        T, HQ, start, g = 6, 4, 250, rng(G, Q)
-        context = start + T
-        inputs = {"queries": normal(g, T, HQ * 256), "keys": normal(g, 1, 1, context, 256),
-                  "values": normal(g, 1, 1, context, 256), "parts": None, "summaries": None}  # fmt: skip
-        dims = {"T": T, "B": 1, "slots": 1, "HQ": HQ, "HKV": 1, "context": context, "G": G}
-        case = Case(ATTEND, dims, {**inputs, **place([start], [T])}, {"D": 256, "Q": Q})
+        case = attend(ATTENTION, T, start, G, Q=Q, KV=kv)
+        assert cache_bytes(host, case) == 2 * rows * 64 * (2 if kv == "f16" else 4)
 
-        tile = Q // G
-        rows = sum(start + min(t + tile, T) for t in range(0, T, tile)) * (HQ // G)
-        assert counted(host, case) == (2 * rows * 256, 0)
+    @pytest.mark.parametrize("kv", ["f32", "f16"])
+    @pytest.mark.parametrize(("G", "W"), [(1, 2), (2, 2), (2, 6), (4, 4)])
+    def test_rows_are_read_once_a_tile_of_a_prefill(self, host: HostDevice, kv: str, G: int, W: int) -> None:
+        """The same for runs of 8 tokens by W warps: a block copies each row once. Red: each warp its own copy."""
+        T, start, tile = 37, 250, W // G * 8
+        rows = sum(start + min(t + tile, T) for t in range(0, T, tile)) * (4 // G)
+
+        case = attend(PREFILL, T, start, G, W=W, KV=kv)
+        assert cache_bytes(host, case) == 2 * rows * 64 * (2 if kv == "f16" else 4)

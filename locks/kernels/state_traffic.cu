@@ -1,4 +1,4 @@
-// How often the kernels of the state rooms touch state and cache: their sources over a float that counts its loads and
+// How often the kernels of the delta rule touch the state: their sources over a float that counts its loads and
 // stores. Host device only.
 #include "functions.cuh"
 #include "head.cuh"
@@ -32,9 +32,6 @@ namespace scan {
 namespace chunk {
 #include "delta_chunk.cu"
 }
-namespace attend {
-#include "attention.cu"
-}
 
 __device__ inline lane::counted_t* counted(float* p) { return reinterpret_cast<lane::counted_t*>(p); }
 __device__ inline const lane::counted_t* counted(const float* p) { return reinterpret_cast<const lane::counted_t*>(p); }
@@ -57,14 +54,4 @@ delta_chunk_traffic(const float* qkv, int qkv_pitch, const float* g, const float
   lane::counts = counts;
   chunk::delta_chunk<D, CHUNK, lane::counted_t>(qkv, qkv_pitch, g, beta, counted(state), slot, position, length, o, o_pitch,
                                                 first, B, HK, HV, scale);
-}
-
-template <int D, int Q>
-__global__ void __launch_bounds__(256)
-attention_traffic(const float* queries, int q_pitch, const float* keys, const float* values, const int* slot,
-                  const int* position, const int* length, float* out, int out_pitch, float* parts, float* summaries, int B,
-                  int G, int HQ, int HKV, int context, int chunks, float scale, int* counts /* [2] */) {
-  lane::counts = counts;
-  attend::attention<D, Q, lane::counted_t>(queries, q_pitch, counted(keys), counted(values), slot, position, length, out,
-                                           out_pitch, parts, summaries, B, G, HQ, HKV, context, chunks, scale);
 }

@@ -85,6 +85,11 @@ SPECIAL: tuple[Room, ...] = (
         ),
         ("locks/test_projection.py", "locks/test_projection_ring.py"),
     ),
+    Room(
+        "attention",
+        ("kernels/attention*", "oracle/bits/attention.py"),
+        ("locks/test_attention.py", "locks/test_state_traffic.py"),
+    ),
     Room("lowering", ("kernels/lowering.py", "kernels/tuning.py"), ("locks/test_lowering.py",)),
     Room(
         "checkers",

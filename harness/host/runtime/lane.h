@@ -219,6 +219,32 @@ inline void warp_share(float own, float (&v)[N], LANE_SITE) {
   for (int i = 0; i < N; ++i) v[i] = m.result[scattered<N>(i, lane)];
 }
 
+template <int M, int N>
+inline void warp_sum_items(float (&v)[M][N], LANE_SITE) {
+  static_assert(M * N <= lane_rt::MAX_BULK, "a warp reduces at most 64 values at once");
+  static_assert((N & (N - 1)) == 0, "items halve at each level: their number is a power of two");
+  const unsigned lane = lane_rt::my_lane(), first = lane * N / 32;
+  const lane_rt::FullMeeting& m = lane_rt::meet_all(
+      {"warp_sum_items", file, line},
+      [&](lane_rt::FullMeeting& m) {
+        for (int i = 0; i < M; ++i)
+          for (unsigned k = 0; k < N; ++k) m.values[i * N + (k ^ first)][lane] = v[i][k];
+      },
+      [](lane_rt::FullMeeting& m) {
+        for (int half = N / 2, distance = 16; distance; half /= 2, distance /= 2)
+          lane_rt::machine->count.shuffles += M * (half ? half : 1);
+        for (int i = 0; i < M * N; ++i) {
+          float* x = m.values[i];
+          for (int distance = 16; distance; distance /= 2)
+            for (int j = 0; j < distance; ++j) x[j] = x[j] + x[j + distance];
+          m.result[i] = x[0];
+        }
+      });
+  // what a GPU leaves in the rest is of no use
+  for (int i = 0; i < M; ++i)
+    for (unsigned k = 0; k < N; ++k) v[i][k] = k < (N < 32 ? 1 : N / 32) ? m.result[i * N + first + k] : from_bits(0x7FC00000u);
+}
+
 template <int N>
 inline float warp_sum_each(float (&v)[N], LANE_SITE) {
   warp_tree(v, halving_shuffles(N), {"warp_sum_each", file, line}, [](float a, float b) { return a + b; });
@@ -241,6 +267,8 @@ inline float warp_max_nan(float x, LANE_SITE) {
   warp_max_nan(v, file, line);
   return v[0];
 }
+
+inline int opaque(int x) { return x; }
 
 // launches run one after another: the order is all there is
 inline void await_launches_before() {}

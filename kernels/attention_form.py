@@ -1,0 +1,104 @@
+"""Which form of attention a pass takes: query heads and tokens of a block, and blocks along the context.
+
+Every form writes the same bits, so this is a choice of speed alone.
+"""
+
+from dataclasses import dataclass
+
+from kernels.attention import CHUNK, DEEP_TILES, MOST_RING, TILES, WARPS, ring_bytes
+from kernels.attention_prefill import TOKENS, WIDTHS, shared_bytes
+from kernels.entry import Value
+from kernels.lowering import Machine
+from kernels.rules import ceil_div
+from kernels.tuning import Tuning
+
+#: Most bytes of scratch that chunks of a shared context may take.
+MOST_PARTS = 1 << 30
+#: Shared memory that a block takes beside its tiles, about; prefill blocks on an SM at once (their registers).
+BESIDE, PREFILL_BLOCKS = 8192, 2
+#: Shared memory that a deep ring asks of a block.
+DEEP_SHARED = MOST_RING + BESIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """T tokens of each of B sequences over caches of `context` rows of type kv."""
+
+    T: int
+    B: int
+    HQ: int
+    HKV: int
+    D: int
+    context: int
+    kv: str
+
+    @property
+    def ratio(self) -> int:
+        """Query heads that share a KV head."""
+        return self.HQ // self.HKV
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of 256 positions."""
+        return ceil_div(self.context, CHUNK)
+
+    def walks(self, G: int, tokens: int) -> int:
+        """Blocks of G heads and so many tokens that walk every context once."""
+        return self.B * self.HKV * (self.ratio // G) * ceil_div(self.T, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A kernel with its template and dims. blocks: how many share a context (1: each walks it whole)."""
+
+    kernel: str
+    template: dict[str, Value]
+    dims: dict[str, Value]
+    blocks: int
+
+
+def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
+    """The form of a pass. Pure and total for head counts that divide each other."""
+    if tuning.attention_prefill <= p.T:
+        return _prefill(p, machine)
+    shapes = [(G, Q) for G in range(1, p.ratio + 1) if p.ratio % G == 0 for Q in TILES if Q % G == 0]
+    if tuning.attention_heads:
+        shapes = [(G, Q) for G, Q in shapes if tuning.attention_heads == G] or shapes
+    wanted = tuning.attention_units * machine.multiprocessors // 4
+
+    def cost(shape: tuple[int, int]) -> tuple[int, int]:
+        # the least work among shapes that fill the machine, or the most blocks: a key or value that is loaded and
+        # converted costs as much as two queries' products with it, whoever shares it
+        walks = p.walks(shape[0], shape[1] // shape[0])
+        return max(0, wanted - walks * p.chunks), walks * (shape[1] + 2)
+
+    G, Q = min(shapes, key=cost)
+    resident = min(tuning.attention_blocks, machine.shared_per_block // (ring_bytes(p.D, p.kv, WARPS) + BESIDE))
+    blocks = _blocks(p, p.walks(G, Q // G), machine.multiprocessors * max(1, resident))
+    alone = p.walks(G, Q // G) * blocks <= machine.multiprocessors and blocks > 1
+    deep = tuning.attention_deep and alone and Q in DEEP_TILES and machine.shared_per_block >= DEEP_SHARED
+    return _form("attention_deep" if deep else "attention", p, {"Q": Q}, {"G": G}, blocks)
+
+
+def _prefill(p: Pass, machine: Machine) -> Form:
+    widths = [W for W in WIDTHS if shared_bytes(p.D, p.kv, W) <= machine.shared_per_block ] or WIDTHS[:1]
+    shapes = [(G, W) for W in widths for G in range(1, W + 1) if W % G == 0 and p.ratio % G == 0]
+    # most heads, whose tokens then end together, in the widest block that short passes fill
+    G, W = max(shapes, key=lambda s: (-p.walks(s[0], s[1] // s[0] * TOKENS) * s[1], *s))
+    walks = p.walks(G, W // G * TOKENS)
+    blocks = _blocks(p, walks, machine.multiprocessors * PREFILL_BLOCKS)
+    return _form("attention_prefill", p, {"W": W}, {"G": G}, blocks)
+
+
+def _blocks(p: Pass, walks: int, resident: int) -> int:
+    """As many blocks along the context as stay on the machine at once, no more than there are chunks."""
+    if p.T * p.B * p.HQ * p.chunks * p.D * 4 > MOST_PARTS:
+        return 1
+    return min(p.chunks, max(1, resident // walks))
+
+
+def _form(kernel: str, p: Pass, template: dict[str, Value], dims: dict[str, Value], blocks: int) -> Form:
+    full = {"D": p.D, **template, "KV": p.kv}
+    if blocks == 1:
+        return Form(kernel, full, dims, 1)
+    return Form(f"{kernel}_split", full, dims | {"blocks": blocks}, blocks)
