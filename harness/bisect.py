@@ -20,8 +20,11 @@ class Run(Protocol):
     def name(self) -> str:
         """What a sentence calls it."""
 
-    def traced(self) -> tuple[list[int] | None, list[Written]]:
-        """Tokens, where the run tells them, and everything that its launches wrote. Raises LanelockError."""
+    def traced(self, *, keep: bool = False) -> tuple[list[int] | None, list[Written]]:
+        """Tokens, where the run tells them, and everything that its launches wrote, with arrays if they are to be kept.
+
+        Raises LanelockError where the run cannot be had, or cannot keep arrays.
+        """
 
     def array(self, written: Written) -> np.ndarray:
         """What a launch wrote to a buffer, in another run of the same."""
@@ -36,12 +39,12 @@ class Side:
     requests: tuple[Request, ...]
     sequence: int = 0
 
-    def traced(self) -> tuple[list[int] | None, list[Written]]:
+    def traced(self, *, keep: bool = False) -> tuple[list[int] | None, list[Written]]:
         """Run untraced, as a control, then traced. Raises LanelockError where the tokens differ."""
         with self.open() as engine:
             control = decode(engine, self.requests)[self.sequence].tokens
         with self.open() as engine:
-            streams, written = trace(engine, self.requests, self.sequence)
+            streams, written = trace(engine, self.requests, self.sequence, keep=keep)
         if streams[self.sequence].tokens != control:
             raise LanelockError(f"bisect: {self.name} gives other tokens when it is traced; it does not repeat itself")
         return control, written
@@ -81,14 +84,17 @@ class Verdict:
     tokens: tuple[list[int] | None, list[int] | None]
 
 
-def bisect(first: Run, second: Run) -> Verdict:
+def bisect(first: Run, second: Run, tolerance: float = 0.0) -> Verdict:
     """Trace both runs, then run both again up to the first launch whose digests differ.
+
+    With a tolerance, for lanes that are bounded: the first launch that wrote a float further from the other run's than
+    this share of the buffer's largest value. Codes follow from floats, and a rounding moves a low word by all it has.
 
     Launches are matched by pass, program, label and buffer; where the two plans write another shape (a split
     projection, a split attention) they are skipped. Raises LanelockError where a run does not repeat itself, tracing
     changes it, or nothing could be compared.
     """
-    (tokens_a, a), (tokens_b, b) = first.traced(), second.traced()
+    (tokens_a, a), (tokens_b, b) = (run.traced(keep=tolerance > 0) for run in (first, second))
     theirs = {(w.key, w.buffer): w for w in b}
     compared = skipped = 0
     for mine in a:
@@ -97,11 +103,25 @@ def bisect(first: Run, second: Run) -> Verdict:
             skipped += 1
             continue
         compared += 1
-        if other.digest != mine.digest:
+        if other.digest != mine.digest and not _within(mine, other, tolerance):
             return Verdict(_locate((first, mine), (second, other)), compared, skipped, (tokens_a, tokens_b))
     if not compared:
         raise LanelockError(f"bisect: {first.name} and {second.name} have no launch in common")
     return Verdict(None, compared, skipped, (tokens_a, tokens_b))
+
+
+def _within(mine: Written, other: Written, tolerance: float) -> bool:
+    """Whether no float lies further from the other than a share of the largest; never without arrays.
+
+    A NaN is near a NaN alone: rows of a cache that nobody wrote yet are full of them.
+    """
+    if mine.array is None or other.array is None:
+        return False
+    if mine.array.dtype.kind != "f":
+        return True
+    a, b = mine.array.astype(np.float64), other.array.astype(np.float64)
+    moved = np.abs(a - b)[~same_bits(mine.array, other.array)]
+    return bool((moved <= tolerance * np.nanmax(np.abs(b), initial=0.0)).all())
 
 
 def _locate(*sides: tuple[Run, Written]) -> Difference:

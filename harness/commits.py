@@ -26,8 +26,10 @@ class CommitRun:
     folder: Path
     words: tuple[str, ...]
 
-    def traced(self) -> tuple[list[int] | None, list[Written]]:
+    def traced(self, *, keep: bool = False) -> tuple[list[int] | None, list[Written]]:
         """Every launch; a trace does not tell tokens. Raises LanelockError where the other commit cannot trace this."""
+        if keep:
+            raise LanelockError(f"bisect: {self.name} is compared by its bits; a tolerance needs both runs here")
         rows = [json.loads(line) for line in self._trace("--json").splitlines()]
         return None, [
             Written((r["pass"], r["program"], r["launch"], r["number"]), r["kernel"], r["buffer"], tuple(r["shape"]),

@@ -28,6 +28,7 @@ class Written:
     buffer: str
     shape: tuple[int, ...]
     digest: str
+    array: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def place(self) -> str:
@@ -110,15 +111,19 @@ class _Watch:
             self.passes += 1
 
 
-def trace(engine: Engine, requests: Sequence[Request], sequence: int = 0) -> tuple[list[Stream], list[Written]]:
+def trace(
+    engine: Engine, requests: Sequence[Request], sequence: int = 0, *, keep: bool = False
+) -> tuple[list[Stream], list[Written]]:
     """Decode, and list what every launch wrote for one sequence. All requests run at once (a lane each).
 
+    keep: with the arrays, which a small model's few hundred launches a token leave room for.
     Error:  none: tracing reads, and a control run shows the same streams.
     """
     found: list[Written] = []
 
     def see(key: Key, item: Launch, use: Use, array: np.ndarray) -> None:
-        found.append(Written(key, item.instance.kernel.name, use.ref.buffer, array.shape, digest_of(array)))
+        kept = array.copy() if keep else None
+        found.append(Written(key, item.instance.kernel.name, use.ref.buffer, array.shape, digest_of(array), kept))
 
     watched = replace(engine, after=_Watch(engine, sequence, see))
     return decode(watched, requests), found

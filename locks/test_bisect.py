@@ -209,9 +209,9 @@ class Told:
     traced_as: np.ndarray
     again: np.ndarray
 
-    def traced(self) -> tuple[None, list[Written]]:
+    def traced(self, *, keep: bool = False) -> tuple[None, list[Written]]:
         key, wrote = (0, "step", "head", 0), self.traced_as
-        return None, [Written(key, "gemm", "logits", wrote.shape, digest_of(wrote))]
+        return None, [Written(key, "gemm", "logits", wrote.shape, digest_of(wrote), wrote if keep else None)]
 
     def array(self, _written: Written) -> np.ndarray:
         return self.again
@@ -230,6 +230,46 @@ class TestRepetition:
         for first, second in ((Told("a", one, two), Told("b", two, two)), (Told("b", one, one), Told("a", two, one))):
             with pytest.raises(LanelockError, match=r"bisect: a wrote .* launch head .* does not repeat itself"):
                 bisect(first, second)
+
+
+class TestTolerance:
+    """Two runs of a bounded lane."""
+
+    @pytest.mark.parametrize(("moved", "tolerance", "differs"), [
+        (2.5, 0.1, False), (2.5, 0.2, False), (3.5, 0.2, True), (np.nan, 0.9, True), (2.5, 0.0, True),
+    ])  # fmt: skip
+    def test_agree_up_to_a_share_of_the_largest_value(self, moved: float, tolerance: float, differs: bool) -> None:
+        """[2.5, 5] beside [2, 5] is a tenth off. Red: a share of the element, a NaN within every bound."""
+        one, two = np.float32([moved, 5]), np.float32([2, 5])
+        found = bisect(Told("a", one, one), Told("b", two, two), tolerance).difference
+
+        assert (found is not None) == differs
+
+    def test_a_lane_through_the_chunked_rule_is_near_its_exact_lane_and_names_where_it_parts(
+        self, device: Device
+    ) -> None:
+        """Bits part at the first state of a chunk; a changed weight is named at its own launch, past all rounding.
+
+        Red: rounding named in place of the fault.
+        """
+        exact, delta = dataclasses.replace(CHOICE, chunk=9), dataclasses.replace(CHOICE, chunk=9, lane="a15+delta")
+
+        @contextmanager
+        def broken() -> Iterator[Engine]:
+            with engine(device, delta) as e:
+                values = e.read(weight_buffer(e, "layers.2.Wd")).copy()
+                values[:256] ^= 64
+                e.write(weight_buffer(e, "layers.2.Wd"), values)
+                yield e
+
+        first = bisect(side(device, delta), side(device, exact)).difference
+        found = bisect(side(device, exact), Side("broken", broken, (REQUEST,)), 1e-2).difference
+
+        assert first is not None
+        assert first.written.key[2] in {"layers.0.scan", "layers.0.delta", "layers.0.gated"}
+        assert bisect(side(device, delta), side(device, exact), 1e-2).difference is None
+        assert found is not None
+        assert found.written.key[2] == "layers.2.Wd"
 
 
 class TestCommands:
@@ -254,6 +294,7 @@ class TestCommands:
         ("trace --weights synthetic:1 --config tiny --tokens 1 --out here.npz", "--out needs --launch"),
         ("bisect --weights synthetic:1 --config tiny --tokens 1", "one of --against,"),
         ("bisect --weights synthetic:1 --config tiny --tokens 1 --against-commit no/such", "checkout"),
+        ("bisect --weights synthetic:1 --config tiny --tokens 1 --tolerance 1", "--tolerance: 1.0 is not a share"),
     ])  # fmt: skip
     def test_refuse_in_one_sentence(self, words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
         """A mistake ends with 2 and the sentence."""

@@ -28,11 +28,15 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--against-tuning", metavar="JSON", help="other lowerings, such as {\"lowering\": \"gemm_dp4a\"}")
     sub.add_argument("--against-batch", type=int, metavar="B", help="beside B - 1 other prompts")
     sub.add_argument("--against-commit", metavar="REV", help="the sources of another commit, in a process of its own")
+    sub.add_argument("--tolerance", type=float, default=0.0, metavar="R",
+                     help="bounded lanes: differences up to this share of a buffer's largest value (default: none)")
     sub.set_defaults(func=run, engine="host")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit 1 where the runs differ. Raises LanelockError where nothing is compared."""
+    if not 0 <= args.tolerance < 1:
+        raise LanelockError(f"--tolerance: {args.tolerance} is not a share, at least 0 and below 1")
     args.lane = args.lane or "a15"
     tokens = tuple(int(t) for t in read_tokens(args.tokens))
     request, longest = Request(tokens, args.n), len(tokens) + args.n
@@ -40,13 +44,14 @@ def run(args: argparse.Namespace) -> int:
     choice = Choice(args.lane, 1, longest, min(args.chunk, longest), args.drafts)
     first = Side(args.engine, lambda: _open(args.engine, weights, choice), (request,))
     with _other(args, weights, choice, request) as second:
-        verdict = bisect(first, second)
+        verdict = bisect(first, second, args.tolerance)
     found = verdict.difference
     if args.json:
         print(json.dumps({"compared": verdict.compared, "skipped": verdict.skipped, "tokens": verdict.tokens,
                           "difference": None if found is None else asdict(found)}))  # fmt: skip
     elif found is None:
-        print(f"{verdict.compared} written buffers agree to the bit ({verdict.skipped} have another shape)")
+        how = f"within {args.tolerance:g} of their largest value" if args.tolerance else "to the bit"
+        print(f"{verdict.compared} written buffers agree {how} ({verdict.skipped} have another shape)")
     else:
         print(found.sentence(first.name, second.name))
     return 0 if found is None else 1
