@@ -1,5 +1,5 @@
 #pragma once
-// What only Hopper has, with two bodies: PTX on a GPU (hopper_ptx.cuh), models on the host (harness/host/runtime/hopper.h).
+// What only Hopper has, with two bodies: PTX on a GPU (*_ptx.cuh), models on the host (harness/host/runtime/hopper.h).
 //
 // A barrier_t counts arrivals and bytes: a phase ends when all arrivals have come and all bytes that they announced have
 // been copied. Phases have alternate parity, from 0; a wait for a parity returns at once where the phase that runs has the
@@ -14,6 +14,7 @@ struct alignas(8) barrier_t {
 #include "hopper.h"
 #else
 #include "hopper_ptx.cuh"
+#include "wgmma_ptx.cuh"
 #endif
 
 // ---- products of a warpgroup: 4 warps, 16 rows of A each, with columns of B that are read from shared memory

@@ -139,7 +139,8 @@ def _step(bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, M
 
 def _reference_call(bench: Bench, p: Projection, case: Case, buffers: dict[str, Memory]) -> Call:
     """The first tensor-core tile on the same weights, one plane."""
-    template: dict[str, Value] = {"WORDS": lane(case.lane).words, "BITS": 8, "COLS": 8, "STAGES": 3}
+    cols = 8 if case.rows <= 8 else 64  # sequences of a tile
+    template: dict[str, Value] = {"WORDS": lane(case.lane).words, "BITS": 8, "COLS": cols, "STAGES": 3}
     name = "gemm_tc_tiled"
     if _bits(case) == 4 and p.q4:
         name, template = "gemm_tc_tiled_q4", template | {"BITS": 4}

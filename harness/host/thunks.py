@@ -16,7 +16,7 @@ _BOUNDS = re.compile(
     r"\((?P<bounds>(?:[^()]|\([^()]*\))*)\)\s*(?P<symbol>\w+)\s*\("
 )
 #: The headers whose business PTX is; no other source may hold assembly.
-DEVICE_HEADERS = ("device_ptx.cuh", "hopper_ptx.cuh")
+DEVICE_HEADERS = ("device_ptx.cuh", "hopper_ptx.cuh", "wgmma_ptx.cuh")
 
 BIND = (
     'extern "C" __attribute__((visibility("default"))) '

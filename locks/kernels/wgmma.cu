@@ -2,7 +2,8 @@
 #include "hopper.cuh"
 
 enum Fault {
-  RIGHT, NO_PROXY_FENCE, NO_FENCE, NO_COMMIT, SHORT_WAIT, READ_BEFORE_WAIT, A_CHANGED, B_CHANGED, OTHER_OPERAND, THREE_WARPS
+  RIGHT, NO_PROXY_FENCE, NO_FENCE, ONE_FENCE, NO_COMMIT, SHORT_WAIT, NO_WAIT, READ_BEFORE_WAIT, A_CHANGED, B_CHANGED, OTHER_OPERAND,
+  THREE_WARPS
 };
 
 // y[c] = A[c] B[c], B read from an image of shared memory of `bytes` bytes. swizzle 4: the operand that kernels use.
@@ -24,7 +25,7 @@ wgmma_products(int* __restrict__ y /* [chunks, 64, 128] */, const unsigned* __re
                            static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
     if (swizzle == 4) b = lane::swizzled_operand(image + start);
     int d[64];
-    if (FAULT != NO_FENCE) lane::wgmma_fence();
+    if (FAULT != NO_FENCE && (FAULT != ONE_FENCE || c == 0)) lane::wgmma_fence();
     if (FAULT != THREE_WARPS || warp < 3) lane::wgmma_s8<false>(d, a, b | static_cast<unsigned long long>(extra));
     if (FAULT != NO_COMMIT) lane::wgmma_commit();
     if (FAULT == A_CHANGED) a[2] = 0;
@@ -32,7 +33,7 @@ wgmma_products(int* __restrict__ y /* [chunks, 64, 128] */, const unsigned* __re
       lane::store16(image + 16 * threadIdx.x, uint4{0, 0, 0, 0});
       lane::fence_proxy();
     }
-    if (FAULT != READ_BEFORE_WAIT) lane::wgmma_wait<FAULT == SHORT_WAIT>(d);
+    if (FAULT != READ_BEFORE_WAIT && FAULT != NO_WAIT) lane::wgmma_wait<FAULT == SHORT_WAIT>(d);
     for (int i = 0; i < 64; ++i)
       y[(c * 64 + 16 * warp + g + i / 2 % 2 * 8) * 128 + i / 4 * 8 + 2 * t + i % 2] = d[i];
     if (FAULT == READ_BEFORE_WAIT) lane::wgmma_wait<0>(d);
