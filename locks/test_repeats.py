@@ -62,8 +62,8 @@ class Resident:
     memory: dict[str, Memory | None]
     given: dict[str, np.ndarray | None]
 
-    def run(self) -> dict[str, np.ndarray]:
-        """What the launch writes, by argument, in whole."""
+    def run(self, before: Callable[[], None] = lambda: None) -> dict[str, np.ndarray]:
+        """What the launch writes, by argument, in whole; `before` is called right before it, and not waited for."""
         kernel = self.item.instance.kernel
         written = [b for b in kernel.buffers if b.access != "r" and self.memory[b.name] is not None]
         for b in written:
@@ -74,6 +74,7 @@ class Resident:
             else:
                 self.device.write(memory, as_bytes(start))
         built = self.device.build(self.item.instance)
+        before()
         self.device.launch(built, self.item.geometry, arguments(kernel, self.item.dims, self.memory))
         found = {}
         for b in written:
@@ -167,8 +168,7 @@ class TestRoom:
                 with resident(device, item) as case:
                     first = case.run()
                     for repeat in range(REPEATS):
-                        start_other()
-                        assert_same(case.run(), first, f"{name}, repeat {repeat}")
+                        assert_same(case.run(start_other), first, f"{name}, repeat {repeat}")
 
     def test_an_unoptimised_build_gives_the_same_bits(self, device: Device, room: str) -> None:
         """Case 32: machine code of ptxas -O1, which is other code, computes the same. Red: an order left to ptxas."""
