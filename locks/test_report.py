@@ -96,6 +96,10 @@ class TestNumbers:
                 errors(np.zeros(a), np.ones(b))
         with pytest.raises(LanelockError, match="no lane to price"):
             command.collect(open_device("host"), "kjv", [], 8)
+        with pytest.raises(LanelockError, match="1 noisy runs have no spread"):
+            command.collect(open_device("host"), "kjv", ["a8"], 8, 1)
+        with pytest.raises(LanelockError, match="--drift 5 is too few tokens"):
+            command.drifts(open_device("host"), "kjv", 5)
         with pytest.raises(LanelockError, match="1 positions are too few"):
             command.text_of(open_device("host"), "kjv", 1)
 

@@ -77,9 +77,14 @@ def text_of(device: Device, name: str, count: int) -> tuple[int, ...]:
 def collect(
     device: Device, name: str, lanes: Sequence[str], count: int, samples: int = 0
 ) -> tuple[list[LaneAccuracy], dict[str, str]]:
-    """Accuracy of each lane, and whether its golden streams hold on this device. Raises LanelockError for no lane."""
+    """Accuracy of each lane, and whether its golden streams hold on this device.
+
+    Raises LanelockError for no lane, or so few noisy runs that they have no spread.
+    """
     if not lanes:
         raise LanelockError("report: there is no lane to price")
+    if samples < 0 or samples == 1:
+        raise LanelockError(f"report: {samples} noisy runs have no spread; ask for 0 or at least 2")
     weights, tokens = source(name).weights(), text_of(device, name, count)
     truth = truth_of(weights, tokens)
     results: list[LaneAccuracy] = []
