@@ -240,7 +240,8 @@ class TestRefusal:
             ({"rows": 2**30, "HV": 4}, "rows \\* HV exceeds what an int can count"),
             ({"rows": 2**31 - 128, "HV": 1}, "rows \\* HV exceeds what an int can count"),
             ({"ba_pitch": 7}, "ba_pitch = 7 is less than the row"),
-            ({"planes": 0}, "planes = 0 must be between 1 and"),
+            ({"planes": 0}, "planes = 0 must be between 1 and 65536"),
+            ({"planes": 65537}, "planes = 65537 must be between 1 and 65536"),
         ],
     )
     def test_unsupported_size_is_refused(self, device: Device, dims: dict[str, int], sentence: str) -> None:

@@ -19,6 +19,7 @@ from kernels.rms_norm import (
     BLOCK_WARPS,
     CHUNK,
     RMS_NORM_QUANTIZE,
+    parts_of,
     warps_of,
 )
 from locks.support import (
@@ -396,6 +397,33 @@ class TestMemory:
         """The same for the chunk sums. Red: the last chunk's sum not stored."""
         x, y = normal(rng(27), 2, 1312), normal(rng(28), 1, 2, 1312)
         assert_fully_written(device, Case(ADD_RMS_NORM_PART, {"rows": 2, "K": 1312}, {"x": x, "y": y}))
+
+
+class TestChoice:
+    """Which form a plan takes."""
+
+    @pytest.mark.parametrize(
+        ("K", "count", "arch", "parts"),
+        [
+            (5120, 1, "sm_90a", 8),
+            (5120, 16, "sm_90a", 8),
+            (5120, 17, "sm_90a", 1),
+            (5120, 1, "sm_80", 1),
+            (16384, 1, "sm_90a", 8),
+            (16416, 1, "sm_90a", 1),
+        ],
+    )
+    def test_few_rows_are_shared_where_there_are_clusters(self, K: int, count: int, arch: str, parts: int) -> None:
+        """Eight blocks a row, where each has a multiprocessor of 132 and a cluster holds the row.
+
+        Red: a cluster on a device that has none, or of more chunks than its warps.
+        """
+        assert parts_of(K, count, arch, 132) == parts
+
+    @pytest.mark.parametrize(("K", "warps"), [(32, 20), (5120, 20), (5152, 32), (8192, 32), (8224, 32)])
+    def test_a_row_takes_the_narrowest_block_that_holds_it(self, K: int, warps: int) -> None:
+        """Up to 20 chunks leave registers for all planes. Red: a block of fewer warps than chunks."""
+        assert warps_of(K) == warps
 
 
 class TestRefusal:
