@@ -25,6 +25,8 @@ from kernels.tuning import Tuning
 from locks.models import CONFIG, engine, prompt, run, tokens, weights
 from locks.test_plan import H200
 from oracle.errors import LanelockError
+from oracle.formats import Q8_0
+from oracle.model_weights import HeldWeights, specs
 
 REQUESTS = [Request(prompt(9), 7), Request(prompt(3, 2), 12), Request(prompt(20, 3), 1), Request(prompt(6, 4), 5)]
 
@@ -78,6 +80,18 @@ class TestRecording:
 
         assert sorted((op.request, op.count) for op in told) == [(i, r.count) for i, r in enumerate(REQUESTS)]
         assert all(isinstance(op, Write) and op.buffer == "slot" for op in behind)
+
+
+    def test_refuses_the_weights_that_an_engine_refuses(self) -> None:
+        """A row that has no Q4 scale is named before anything is recorded. Red: a program that prints NaN's tokens."""
+        held = {name: weights().tensor(name) for name in specs(CONFIG)}
+        wide = held["layers.0.Wd"]
+        assert isinstance(wide, Q8_0)
+        held["layers.0.Wd"] = Q8_0(wide.codes, np.full_like(wide.scales, 65504))
+        s = Setting(CONFIG, lane("q4"), 1, 1, 40, H200, Tuning())
+
+        with pytest.raises(LanelockError, match=r"layers\.0\.Wd: row 0, block 0 needs a Q4 scale"):
+            recorded(s, make_plan(s, 6, 0), HeldWeights(CONFIG, held), REQUESTS[:1])
 
 
 class TestText:

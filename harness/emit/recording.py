@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.device import Argument, Memory
 from harness.engine import Engine, Request, decode
-from harness.engine.load import load_weights
+from harness.engine.load import check_weights, load_weights
 from harness.engine.memory import start
 from kernels.entry import Geometry, Instance
 from kernels.plan import Plan
@@ -92,8 +92,9 @@ class _Paper:
 def recorded(setting: Setting, plan: Plan, weights: Weights, requests: Sequence[Request]) -> Recording:
     """What loading weights and decoding requests ask of a device.
 
-    Raises LanelockError as `load_weights` and `decode` do.
+    Raises LanelockError as `open_engine` and `decode` do.
     """
+    check_weights(plan, weights)
     paper = _Paper()
     memory = {b.name: paper.alloc(b.name, b.nbytes) for b in plan.buffers.values()}
     graphs = {name: _Program(name, paper.ops) for name in plan.programs}
