@@ -73,6 +73,28 @@ class TestBatch:
         ]
 
 
+class TestBoundedLane:
+    """+delta, whose prefill goes through the chunked rule: what holds there to the bit, and what need not."""
+
+    @pytest.mark.parametrize("lane", ["a15+delta", "a8+s16+kv16+delta"])
+    def test_each_stream_is_that_of_its_prompt_alone_in_the_same_chunks(self, device: Device, lane: str) -> None:
+        """Beside others in any order, in a run again, from graphs and with drafts: tokens and the bits of all logits.
+
+        Red: a chunk that reads its neighbour's decays, a length of the batch in place of the sequence's.
+        """
+        expected = []
+        for request in BATCH:
+            with engine(device, Choice(lane, 1, 40, 6)) as e:
+                streams, logits = with_logits(e, [request])
+            expected.append((streams[0].tokens, logits[0]))
+        for order, graphs, drafts in (((0, 1, 2, 3), False, 0), ((2, 0, 3, 1), True, 0), ((3, 2, 1, 0), False, 2)):
+            with engine(device, Choice(lane, 4, 40, 6, drafts, graphs)) as e:
+                streams, logits = with_logits(e, [BATCH[i] for i in order])
+            for at, i in enumerate(order):
+                assert streams[at].tokens == expected[i][0]
+                assert_same_bits(logits[at], expected[i][1], f"prompt {i} in lane {at}")
+
+
 class TestEmptyLanes:
     """A lane that no sequence holds."""
 
