@@ -12,6 +12,7 @@ from kernels.catalogue import KERNELS, ROOMS, by_room, kernel
 from kernels.entry import Kernel
 from kernels.places import ROOT, page, places
 from oracle.errors import LanelockError
+from reports.strength.mutant import load_planted
 
 SOURCES = sorted(path.stem for path in (ROOT / "kernels").glob("*.cu"))
 
@@ -79,6 +80,16 @@ class TestKernels:
 
         assert [n for n in names if not re.search(rf"^\| .*`(lanelock )?{n}\b.*\|", readme, re.MULTILINE)] == []
         assert f"`{mutant_files('rms_norm')[0]}`" in readme
+
+
+class TestMutants:
+    """Planted faults stay where they were planted."""
+
+    def test_every_anchor_occurs_once(self) -> None:
+        """A change of a source takes the faults of its lines along. Red: a fault that quietly fades away."""
+        _, dead = load_planted(ROOT / "locks" / "mutants", ROOT)
+
+        assert [f"{d.id}: {d.reason}" for d in dead] == []
 
 
 class TestCatalogue:
