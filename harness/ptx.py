@@ -105,7 +105,8 @@ def opcodes(body: str) -> Iterator[str]:
 _WAIT = "griddepcontrol.wait"
 _REGISTER = re.compile(r"%\w+")
 _PARAMETER = re.compile(r"^ld\.param\.[bus]64\s+(%\w+),\s*\[[\w$]+_param_(\d+)\]")
-_MEMORY = re.compile(r"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:param|shared|local|const|commit|wait))")
+# a prefetch into the second-level cache reads no value, and every write meets it there
+_MEMORY = re.compile(r"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:param|shared|local|const|commit|wait|global\.L2))")
 
 
 def touched_before_wait(body: str) -> frozenset[int]:

@@ -2,7 +2,7 @@
 //
 // A warp owns ROWS rows of one head's state in registers for the whole chunk: one load and one store of the state a
 // launch. A lane owns D / 32 neighbours of a row, so that each row is one 16-byte load a lane, and ROWS independent
-// loads are in flight. Place r of lane l holds row scattered(r, l), so that the ROWS sums of a token need no selection.
+// loads are in flight. Each sum over a row ends in 32 / ROWS lanes, which hold what belongs to that row alone.
 // At position 0 the state is zero and is not read: a slot that is entered again is clean.
 //
 // The state is stored after the token that `stored` counts: after the last one in decode and prefill, after an earlier
@@ -10,8 +10,11 @@
 // accepted or not, the accepted ones run again and are stored. Same recurrence, same bits.
 #include "head.cuh"
 
-constexpr int WARPS = 4;
-constexpr int TOKENS = 8;  // of one stage of the staged form, of which there are two
+constexpr int WARPS = 4;  // of a block of the staged form
+
+// threads of a block: smaller blocks leave less of a wave empty, larger ones share what they stage
+template <bool STAGED>
+constexpr int THREADS = STAGED ? 32 * WARPS : 64;
 
 // what a lane needs of one token; v is that of the row whose sums it gets
 template <int PER>
@@ -31,23 +34,31 @@ __device__ inline void decay(float (&S)[ROWS][PER], const Token<PER>& token, flo
 }
 
 // d of the row whose sum this lane has is `learned`; every row learns, and is read by q: the lane's part of each sum
-template <typename STATE, int ROWS, int PER>
-__device__ inline void learn(float (&S)[ROWS][PER], const Token<PER>& token, float learned, float (&read)[ROWS]) {
+template <int ROWS, int PER, typename ROW>
+__device__ inline void learn(float (&S)[ROWS][PER], const Token<PER>& token, float learned, float (&read)[ROWS],
+                             ROW row_at) {
   float d[ROWS];
-  lane::warp_share(learned, d);
+  lane::warp_share(learned, d, row_at);
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
     for (int i = 0; i < PER; ++i) S[r][i] = fmaf(d[r], token.k[i], S[r][i]);
     read[r] = lane::owned_dot(S[r], token.q);
-#pragma unroll
-    for (int i = 0; i < PER; ++i) S[r][i] = lane::rounded<STATE>(S[r][i]);
   }
 }
 
-// Of TOKENS tokens what a block needs: its head's q and k, the values of its rows, and the gates.
+template <typename STATE, int ROWS, int PER>
+__device__ inline void round_state(float (&S)[ROWS][PER]) {
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+    for (int i = 0; i < PER; ++i) S[r][i] = lane::rounded<STATE>(S[r][i]);
+}
+
+// Of a few tokens what a block needs: its head's q and k, the values of its rows, and the gates.
 template <int D, int ROWS>
 struct Stage {
+  static constexpr int TOKENS = D < 256 ? 16 : 8;  // two stages are at most 36 KB
   float q[TOKENS][D], k[TOKENS][D], v[TOKENS][WARPS * ROWS], alpha[TOKENS], beta[TOKENS];
 };
 
@@ -57,7 +68,7 @@ __device__ inline void copy_stage(Stage<D, ROWS>& stage, const float* head, int 
                                   const float* alpha, const float* beta, long long gate_stride, int tokens) {
   const int l = threadIdx.x % 32;
 #pragma unroll
-  for (int t = threadIdx.x / 32; t < TOKENS; t += WARPS) {
+  for (int t = threadIdx.x / 32; t < Stage<D, ROWS>::TOKENS; t += WARPS) {
     if (t >= tokens) break;
     const float* from = head + t * stride;
 #pragma unroll
@@ -76,7 +87,7 @@ __device__ inline void copy_stage(Stage<D, ROWS>& stage, const float* head, int 
 // STAGED: for chunks of many tokens. The warps of a block share one head, whose tokens lie in shared memory before they
 // are needed, and the output of a token is summed together with what the next one finds, in one pass through the warp.
 template <int D, typename STATE, int ROWS, bool STAGED>
-__global__ void __launch_bounds__(32 * WARPS)
+__global__ void __launch_bounds__(THREADS<STAGED>)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
            STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
@@ -84,31 +95,44 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
            const int* __restrict__ length /* [B], <= T */,
            const int* __restrict__ replay /* [B], tokens before the state is stored; -1: all */,
            float* __restrict__ o /* [T, B, HV D] */, int o_pitch, int B, int HK, int HV, float scale) {
-  lane::overlap_launches();
-  constexpr int PER = lane::Head<D>::PER;
+  constexpr int PER = lane::Head<D>::PER, GROUPS = D / ROWS, LANES = 32 / ROWS;  // warps a head, lanes a sum
   static_assert(D % ROWS == 0, "delta_rule: a warp owns whole rows, and the rows of a head split evenly");
-  constexpr int GROUPS = D / ROWS;  // warps a head
   static_assert(!STAGED || GROUPS % WARPS == 0, "delta_rule: a block that stages its tokens holds one head");
-  SHARED_ALIGNED(16, unsigned char, memory, [STAGED ? 2 * sizeof(Stage<D, ROWS>) : 16]);
-  Stage<D, ROWS>* stages = reinterpret_cast<Stage<D, ROWS>*>(memory);
-  const int unit = blockIdx.x * WARPS + threadIdx.x / 32;
-  const int b = blockIdx.y, h = unit / GROUPS, first = unit % GROUPS * ROWS, l = threadIdx.x % 32;
+  const int unit = (blockIdx.x * THREADS<STAGED> + threadIdx.x) / 32, l = threadIdx.x % 32;
+  const int b = blockIdx.y, h = unit / GROUPS, first = unit % GROUPS * ROWS, own = l / LANES;
+  if (h >= HV || slot[b] < 0) return;
+  STATE* home = state + ((static_cast<long long>(slot[b]) * HV + h) * D + first) * D;
+  if constexpr (STAGED) {
+    // blocks of the next launch would take places unevenly, and these run for long
+    lane::await_launches_before();
+  } else {
+    // which sequence has which slot no launch writes, so the rows may be on their way before the launch ahead has ended
+    lane::admit_next_launch();
+    for (int i = l * 128; i < ROWS * D * static_cast<int>(sizeof(STATE)); i += 32 * 128)
+      lane::prefetch(reinterpret_cast<const char*>(home) + i);
+    lane::await_launches_before();
+  }
   const int count = length[b];
-  if (h >= HV || slot[b] < 0 || count == 0) return;
+  if (count == 0) return;
   const int stored_after = replay[b] < 0 ? count : replay[b];
 
-  STATE* home = state + ((static_cast<long long>(slot[b]) * HV + h) * D + first) * D + l * PER;
+  // Place r of a lane holds row row_at(r). In the staged form place 0 is the lane's own row, so that sums need no
+  // selection; in the other a warp loads whole rows, as the memory likes it.
+  const auto row_at = [=](int r) { return STAGED ? lane::scattered<ROWS>(r, l) : r; };
   float S[ROWS][PER];
   const bool fresh = position[b] == 0;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    if (!fresh) lane::load_owned(S[r], home + lane::scattered<ROWS>(r, l) * D);
+    if (!fresh) lane::load_owned(S[r], home + row_at(r) * D + l * PER);
     if (fresh)
 #pragma unroll
       for (int i = 0; i < PER; ++i) S[r][i] = 0.0f;
   }
+  const auto store_rows = [&] {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) lane::store_owned(home + row_at(r) * D + l * PER, S[r]);
+  };
 
-  const int own = lane::scattered<ROWS>(0, l), block_first = first / (WARPS * ROWS) * (WARPS * ROWS);
   const int key = HK * D, value = 2 * HK * D + h * D - h % HK * D;  // how far behind its q a head's k and v lie
   const long long stride = static_cast<long long>(B) * qkv_pitch, gate_stride = static_cast<long long>(B) * HV;
   const long long o_stride = static_cast<long long>(B) * o_pitch;
@@ -125,16 +149,19 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
       token.v = row[value + first + own], token.alpha = alpha[t * gate_stride], token.beta = beta[t * gate_stride];
       float held[ROWS], read[ROWS];
       decay(S, token, held);
-      learn<STATE>(S, token, token.beta * (token.v - lane::warp_sum_scattered(held)), read);
-      const float out = lane::warp_sum_scattered(read);
-      if (l % (32 / ROWS) == 0) o[t * o_stride] = out * scale;
-      if (t + 1 == stored_after)
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) lane::store_owned(home + lane::scattered<ROWS>(r, l) * D, S[r]);
+      learn(S, token, token.beta * (token.v - lane::warp_sum_each(held)), read, row_at);
+      const float out = lane::warp_sum_each(read);
+      if (l % LANES == 0) o[t * o_stride] = out * scale;
+      if (t + 1 == stored_after) store_rows();
+      if (t + 1 < count) round_state<STATE>(S);
     }
     return;
   }
 
+  constexpr int TOKENS = Stage<D, ROWS>::TOKENS;
+  SHARED_ALIGNED(16, unsigned char, memory, [STAGED ? 2 * sizeof(Stage<D, ROWS>) : 16]);
+  Stage<D, ROWS>* stages = reinterpret_cast<Stage<D, ROWS>*>(memory);
+  const int block_first = first / (WARPS * ROWS) * (WARPS * ROWS);
   const auto copy = [&](int t) {
     if (t < count)
       copy_stage(stages[t / TOKENS % 2], head + t * stride, key, value + block_first, stride, alpha + t * gate_stride,
@@ -151,6 +178,7 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
     const int end = count - t < TOKENS ? count : t + TOKENS;
     for (const int start = t; t < end;) {
       const int stop = t < stored_after && stored_after < end ? stored_after : end;
+#pragma unroll 4
       for (; t < stop; ++t) {
         Token<PER> token;
         lane::load_owned(token.q, stage.q[t - start] + l * PER);
@@ -160,15 +188,15 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
         float held[ROWS];
         decay(S, token, held);
         const float sum = lane::warp_sum_scattered(held, read);
-        if (t > 0 && l % (32 / ROWS) == 16 / ROWS) *o = sum * scale;
+        if (t > 0 && l % LANES == LANES / 2) *o = sum * scale;
         if (t > 0) o += o_stride;
-        learn<STATE>(S, token, token.beta * (token.v - sum), read);
+        learn(S, token, token.beta * (token.v - sum), read, row_at);
+        round_state<STATE>(S);
       }
-      if (t == stored_after)
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) lane::store_owned(home + lane::scattered<ROWS>(r, l) * D, S[r]);
+      if (t == stored_after) store_rows();
     }
   }
+  lane::admit_next_launch();
   const float out = lane::warp_sum_scattered(read);
-  if (l % (32 / ROWS) == 0) *o = out * scale;
+  if (l % LANES == 0) *o = out * scale;
 }

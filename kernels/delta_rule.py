@@ -6,8 +6,7 @@ from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, V
 from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
 from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
 
-WARPS = 4
-TOKENS = 8  # of one stage of the staged form
+WARPS, STAGED_WARPS = 2, 4  # of a block
 
 
 #: From how many tokens of a pass on the scan copies its tokens into shared memory ahead of their turn.
@@ -26,8 +25,8 @@ def _derive(dims: Dims) -> dict[str, Value]:
 
 
 def _geometry(dims: Dims) -> Geometry:
-    warps = int(dims["HV"]) * (int(dims["D"]) // int(dims["ROWS"]))
-    return Geometry((ceil_div(warps, WARPS), int(dims["B"]), 1), (32 * WARPS, 1, 1))
+    warps, block = int(dims["HV"]) * (int(dims["D"]) // int(dims["ROWS"])), STAGED_WARPS if dims["STAGED"] else WARPS
+    return Geometry((ceil_div(warps, block), int(dims["B"]), 1), (32 * block, 1, 1))
 
 
 STATE = Param("STATE", ("f32", "f16"))
@@ -37,6 +36,7 @@ DELTA_RULE = Kernel(
     room="delta_rule",
     symbol="delta_rule",
     dependent=True,
+    early=("slot",),
     params=(HEAD_DIMS, STATE, Param("ROWS", (4, 8, 16)), Param("STAGED", (False,))),
     args=(
         *token_rows("qkv", "width", "r"),
@@ -68,8 +68,8 @@ DELTA_RULE_STAGED = replace(
     DELTA_RULE,
     name="delta_rule_staged",
     params=(HEAD_DIMS, STATE, Param("ROWS", (4,)), Param("STAGED", (True,))),
-    limits={"registers": 255, "smem": 2 * TOKENS * (2 * 256 + 16 + 2) * 4, **IN_REGISTERS},
-    doc="The same with eight tokens at a time in shared memory, copied ahead, read by all warps of a head's block.",
+    limits={"registers": 255, "smem": 36 * 1024, **IN_REGISTERS},
+    doc="The same with a few tokens at a time in shared memory, copied ahead, read by all warps of a head's block.",
 )
 
 KERNELS = (DELTA_RULE, DELTA_RULE_STAGED)

@@ -130,6 +130,15 @@ __device__ __forceinline__ half_t to_half(float x) {
 #endif
 }
 
+// two at once, the first in the low half
+__device__ __forceinline__ unsigned to_halves(float x, float y) {
+#if !defined(LANELOCK_HOST)
+  return ptx::floats_to_halves(x, y);
+#else
+  return to_half(x).bits | static_cast<unsigned>(to_half(y).bits) << 16;
+#endif
+}
+
 // ---- e4m3: nearest even, saturating to 448, NaN by 0x7F
 
 __device__ __forceinline__ float to_float(e4m3_t c) {

@@ -20,6 +20,13 @@ __device__ __forceinline__ float half_to_float(unsigned short h) {
   return x;
 }
 
+// the first in the low half
+__device__ __forceinline__ unsigned floats_to_halves(float x, float y) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
+  return pair;
+}
+
 __device__ __forceinline__ unsigned short float_to_half(float x) {
   unsigned short h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
@@ -105,6 +112,11 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// into the second-level cache, where all writes meet: no value is read, so it may come before the wait for a launch
+__device__ __forceinline__ void prefetch(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
 template <class T>
 __device__ __forceinline__ uint4 load16(const T* p) { return *reinterpret_cast<const uint4*>(p); }
 template <class T>
@@ -187,11 +199,11 @@ __device__ __forceinline__ float warp_sum_scattered(const float (&a)[N], const f
   }
 }
 
-// the way back: v[i] of lane l is what the lanes that own sum scattered(i, l), of a, give
-template <int N>
-__device__ __forceinline__ void warp_share(float own, float (&v)[N]) {
+// the way back: every lane gets in v[i] what the lanes that own sum `of(i)` give; of a, where there are two
+template <int N, typename INDEX>
+__device__ __forceinline__ void warp_share(float own, float (&v)[N], INDEX of) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) v[i] = __shfl_sync(0xFFFFFFFFu, own, scattered<N>(i, threadIdx.x % 32) * (32 / N));
+  for (int i = 0; i < N; ++i) v[i] = __shfl_sync(0xFFFFFFFFu, own, of(i) * (32 / N));
 }
 
 // M sets of N sums at once, N a power of two up to 64, in the same way, every lane left with N / 32 of a set or with one:

@@ -62,6 +62,25 @@ __device__ inline void load_owned(float (&v)[PER], const T* __restrict__ p) {
   }
 }
 
+// f16 neighbours are rounded in pairs, by one instruction
+template <int PER>
+__device__ inline void store_owned(half_t* __restrict__ p, const float (&v)[PER]) {
+  using P = Pieces<PER, half_t>;
+  if constexpr (PER == 1) {
+    store(p, v[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < PER; i += P::EACH) {
+      struct {
+        unsigned at[P::EACH / 2];
+      } pairs;
+#pragma unroll
+      for (int j = 0; j < P::EACH / 2; ++j) pairs.at[j] = to_halves(v[i + 2 * j], v[i + 2 * j + 1]);
+      store_whole(p + i, __builtin_bit_cast(typename P::Word, pairs));
+    }
+  }
+}
+
 template <int PER, typename T>
 __device__ inline void store_owned(T* __restrict__ p, const float (&v)[PER]) {
   using P = Pieces<PER, T>;

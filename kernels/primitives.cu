@@ -54,7 +54,7 @@ primitive_warp_sum(const float* __restrict__ x /* [warps, 8, 32] */, float* __re
   of_eight[blockIdx.x * 32 + l] = lane::warp_sum_scattered(w);
   for (int i = 0; i < 4; ++i) u[i] = x[32 * (4 + lane::scattered<4>(i, l))], v4[i] = x[32 * lane::scattered<4>(i, l)];
   of_two[blockIdx.x * 32 + l] = lane::warp_sum_scattered(v4, u);
-  lane::warp_share(x[0], u);
+  lane::warp_share(x[0], u, [=](int i) { return lane::scattered<4>(i, l); });
   for (int i = 0; i < 4; ++i) shared[32 * lane::scattered<4>(i, l)] = u[i];
 }
 

@@ -597,13 +597,13 @@ class TestWork:
     """A launch is as wide as its work."""
 
     def test_grid_has_no_block_too_many(self) -> None:
-        """Two heads of 64 rows, eight rows a warp, take four blocks a sequence.
+        """Two heads of 64 rows, eight rows a warp, take eight blocks of two warps a sequence.
 
         Red: fault 13, blocks whose work another block does again.
         """
         dims = resolve(instance(DELTA_RULE, D=64, STATE="f32", ROWS=8), {"T": 3, "B": 2, "slots": 2, "HK": 1, "HV": 2})
 
-        assert DELTA_RULE.geometry(dims) == Geometry((4, 2, 1), (128, 1, 1))
+        assert DELTA_RULE.geometry(dims) == Geometry((8, 2, 1), (64, 1, 1))
 
 
 class TestRefusal:

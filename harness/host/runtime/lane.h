@@ -145,6 +145,8 @@ inline void named_barrier(unsigned id, unsigned threads, LANE_SITE) {
   lane_rt::machine->barrier(id, threads, {"named_barrier", file, line});
 }
 
+inline void prefetch(const void*) {}
+
 template <class T>
 __forceinline__ uint2 load8(const T* p) {
   lane_rt::aligned(p, 8, "load of 8 bytes");
@@ -207,8 +209,8 @@ inline float warp_sum_scattered(const float (&a)[N], const float (&b)[N], LANE_S
   return both[lane % (32 / N) >= 16 / N ? N + own : own];
 }
 
-template <int N>
-inline void warp_share(float own, float (&v)[N], LANE_SITE) {
+template <int N, class Index>
+inline void warp_share(float own, float (&v)[N], Index of, LANE_SITE) {
   const int lane = static_cast<int>(lane_rt::my_lane());
   const lane_rt::FullMeeting& m = lane_rt::meet_all(
       {"warp_share", file, line}, [&](lane_rt::FullMeeting& m) { m.values[0][lane] = own; },
@@ -216,7 +218,7 @@ inline void warp_share(float own, float (&v)[N], LANE_SITE) {
         lane_rt::machine->count.shuffles += N;
         for (int i = 0; i < N; ++i) m.result[i] = m.values[0][i * (32 / N)];
       });
-  for (int i = 0; i < N; ++i) v[i] = m.result[scattered<N>(i, lane)];
+  for (int i = 0; i < N; ++i) v[i] = m.result[of(i)];
 }
 
 template <int M, int N>
