@@ -106,7 +106,8 @@ _WAIT = "griddepcontrol.wait"
 _REGISTER = re.compile(r"%\w+")
 _PARAMETER = re.compile(r"^ld\.param\.[bus]64\s+(%\w+),\s*\[[\w$]+_param_(\d+)\]")
 # a prefetch into the second-level cache reads no value, and every write meets it there
-_MEMORY = re.compile(r"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:param|shared|local|const|commit|wait|global\.L2))")
+_HARMLESS = r"param|shared|local|const|commit|wait|global\.L2"
+_MEMORY = re.compile(rf"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:{_HARMLESS}))")
 
 
 def touched_before_wait(body: str) -> frozenset[int]:

@@ -68,6 +68,15 @@ class TestReading:
         """Stores, copies and atomics count like loads. Red: an opcode left out."""
         assert touched_before_wait(SKETCH.replace(" griddep", f" {line}\n griddep", 1)) == {0, 1}
 
+    def test_a_prefetch_into_the_common_cache_reads_nothing(self) -> None:
+        """One into the second-level cache, where writes meet, is no access; one into the first is. Red: both let by."""
+        found = [
+            touched_before_wait(SKETCH.replace(" griddep", f" prefetch.global.{level} [%rd1];\n griddep", 1))
+            for level in ("L2", "L1")
+        ]
+
+        assert found == [{1}, {0, 1}]
+
     def test_a_kernel_that_does_not_wait_is_an_error(self) -> None:
         """Red: an empty answer that passes."""
         with pytest.raises(KeyError, match="does not wait"):
