@@ -746,6 +746,7 @@ class TestCounters:
             ("z[threadIdx.x / 2] = x[threadIdx.x / 2];", 256, 128),
             ("SHARED(float, s, [64]); s[threadIdx.x] = s[0] = 1; float t[2] = {1, 2}; z[0] = t[K % 2];", 256, 252),
             ("reinterpret_cast<uint4*>(z)[threadIdx.x % 16] = uint4{};", 1024, 768),
+            ("struct Wide { float v[8]; }; *reinterpret_cast<Wide*>(z + K / 2) = Wide{};", 64 * 32, 63 * 32),
         ],
     )
     def test_stores_of_a_watched_kernel_are_counted(
