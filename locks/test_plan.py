@@ -188,6 +188,21 @@ class TestCensus:
             assert tensors - {n for n in tensors if n.startswith("mtp.")} == wanted
             assert twice == set()
 
+    def test_a_reader_of_planes_is_the_form_for_planes(self) -> None:
+        """Where K was split the reader adds planes, elsewhere it reads one; a spread norm has blocks to spread over.
+
+        Red: the planed form for one plane, which reads the same bits with more instructions.
+        """
+        forms = Counter()
+        for item in (i for p in PLANS for items in p.programs.values() for i in items):
+            name = item.instance.kernel.name
+            if name.startswith(("add_rms_norm", "swiglu")):
+                many = item.dims["planes"] > 1, item.dims.get("parts", 1) > 1
+                assert ("planes" in name, "spread" in name) == many, name
+                forms[name] += 1
+
+        assert len(forms) >= 4, f"only {sorted(forms)} are in any plan"
+
     def test_every_token_comes_from_one_kernel(self) -> None:
         """Steps, verifies, prompts and drafts pick by the kernel that handed case 36 holds. Red: a pick of its own."""
         picked: set[str] = set()
@@ -253,6 +268,19 @@ class TestRefusals:
             plan(**given)  # type: ignore[arg-type]  # a mapping of the arguments
         assert sentence in str(refusal.value)
         assert "\n" not in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("refs", "sentence"),
+        [
+            ({"x": Ref("a"), "y": Ref("b")}, "plan: here: add needs a buffer for its argument z"),
+            ({"x": Ref("a"), "y": None, "z": Ref("c")}, "plan: here: add needs a buffer for its argument y"),
+            ({"x": Ref("a"), "y": Ref("b"), "z": Ref("c"), "w": Ref("d")}, "plan: here: add has no argument w"),
+        ],
+    )
+    def test_arguments_that_do_not_fit_are_named(self, refs: dict[str, Ref | None], sentence: str) -> None:
+        """A buffer that is missing, null or unknown is told with launch and kernel. Red: a null pointer launched."""
+        with pytest.raises(LanelockError, match=f"^{sentence}$"):
+            launch("here", "add", refs, {"rows": 1, "K": 32})
 
     @pytest.mark.parametrize("name", ["a9", "a15+s8", "a15+s16+s16", "", "fp8c"])
     def test_an_unknown_lane_is_named(self, name: str) -> None:
