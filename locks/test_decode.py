@@ -12,10 +12,26 @@ from harness.engine import Choice, Engine, Request, captured, decode
 from harness.engine.decode import Stream, prefill
 from kernels.entry import Instance
 from kernels.plan import Launch
+from kernels.tuning import Tuning
 from locks.device_probes import SPIN
-from locks.models import CONFIG, LANES, POISONED, engine, poisoned, prompt, run, slot_state, tokens, with_logits
+from locks.models import (
+    CONFIG,
+    LANES,
+    POISONED,
+    engine,
+    poisoned,
+    prompt,
+    run,
+    slot_state,
+    tokens,
+    weights,
+    with_logits,
+)
 from locks.support import Arrays, assert_same_bits, assert_same_outputs
 from oracle.errors import LanelockError
+from oracle.formats import Q8_0, q8_0_decode
+from oracle.model_weights import HeldWeights, specs
+from oracle.weights import load
 from reports import bench_decode
 from reports.bench_decode import Case
 
@@ -489,3 +505,37 @@ class TestRefusals:
         """One sentence names the sequence and what does not fit."""
         with engine(device, Choice("a15", 1, 20, 8)) as e, pytest.raises(LanelockError, match=sentence):
             decode(e, [request_])
+
+
+class TestWeights:
+    """What an engine's weight buffers hold."""
+
+    @pytest.mark.parametrize("name", ["a15", "q4"])
+    @pytest.mark.parametrize("tiled", [False, True])
+    def test_made_on_the_device_are_those_copied_there(self, device: Device, name: str, tiled: bool) -> None:
+        """Synthetic weights by a kernel have every bit of the same weights loaded. Red: a tensor made in part."""
+        choice = Choice(lane=name, drafts=1, tuning=Tuning(tiled=tiled))
+        with engine(device, choice, load("synthetic:3", CONFIG)) as made, engine(device, choice) as copied:
+            names = [b for b in copied.plan.buffers if b.startswith("w.")]
+
+            assert len(names) > 30
+            assert_same_outputs({b: made.read(b) for b in names}, {b: copied.read(b) for b in names})
+
+    @pytest.mark.parametrize(
+        ("tensor", "sentence"),
+        [
+            ("on", "weights: on is quantised, the plan reads it as float32"),
+            ("layers.0.gu", "weights: layers.0.gu is not quantised, the plan reads it as Q8_0"),
+        ],
+    )
+    def test_of_another_form_are_named(self, device: Device, tensor: str, sentence: str) -> None:
+        """A norm of codes and a projection of floats are refused by name. Red: bytes read as another type."""
+        held = {name: weights().tensor(name) for name in specs(CONFIG)}
+        q = held["layers.0.gu"]
+        assert isinstance(q, Q8_0)
+        held[tensor] = q if tensor == "on" else q8_0_decode(q).astype(np.float32)
+
+        with pytest.raises(LanelockError, match=f"^{sentence}$"), engine(
+            device, Choice(), HeldWeights(CONFIG, held)
+        ):
+            pass
