@@ -344,7 +344,7 @@ class TestDevices:
             dp4a_case(words(15, 999), words(16, 999), words(17, 999)),
             Case(SHUFFLE, {"warps": 9, "distance": 3}, {"x": words(18, 9, 32).view(np.uint32)}),
             Case(VOTE, {"warps": 9}, {"x": words(19, 9, 32)}),
-            Case(WARP_SUM, {"warps": 9}, {"x": wild(rng(20), 9, 3, 32)}),
+            Case(WARP_SUM, {"warps": 9}, {"x": wild(rng(20), 9, 8, 32)}),
             tile_case(21, 33),
             Case(LDMATRIX, {"tiles": 9}, {"x": rng(22).integers(0, 256, (9, 32, 16)).astype(np.uint8)}),
             Case(HALF, {"n": 9999}, {"x": wild(rng(23), 9999)}),

@@ -472,7 +472,7 @@ class TestRefusal:
     def test_unsupported_add_is_refused(self, device: Device, kernel: Any, dims: dict[str, int], sentence: str) -> None:
         """The same for planes and their pitch. Red: planes accepted by the kernel that reads one."""
         template = {p.name: p.values[-1] if p.name == "WARPS" else 1 for p in kernel.params if len(p.values) > 1}
-        template |= {"WARPS": dims.pop("WARPS")} if "WARPS" in dims else {}
+        template |= {n: v for n, v in dims.items() if n == "WARPS"}
         case = Case(kernel, {"rows": 3, "K": 96, "eps": EPS, **dims}, {}, template)
 
         with pytest.raises(LanelockError, match=sentence):
