@@ -98,16 +98,17 @@ class TestLog:
 
         assert [f.kernel for f in log.findings] == [""]
 
-    def test_of_a_buffer_read_back_is_what_the_ledger_explains(self) -> None:
-        """A host's read of unset bytes is no kernel's; a kernel's own read stays unexplained. Red: both excused."""
+    def test_of_a_buffer_read_back_names_no_kernel(self) -> None:
+        """A host's read of unset bytes is a finding about none, which a ledger's entry for no kernel explains alone."""
         text = (
             "========= Host API memory access error at host access to 0x7fe448800200 of size 256 bytes\n"
             "=========     Uninitialized access to 0x7fe448800280 on access by cudaMemcpy source\n========= \n"
         )
         logs = [parse("initcheck", text + "========= ERROR SUMMARY: 1 error\n")]
+        ledger = [FalseAlarm("initcheck", "", "Host API memory access error", "read back in whole")]
 
-        assert judge("initcheck", logs, read_ledger(), 3).status == "clean"
-        assert judge("initcheck", [*logs, parse("initcheck", sample("initcheck"))], read_ledger(), 3).status == "found"
+        assert judge("initcheck", logs, ledger, 3).status == "clean"
+        assert judge("initcheck", [*logs, parse("initcheck", sample("initcheck"))], ledger, 3).status == "found"
 
     def test_takes_no_line_of_the_program_for_one_of_the_tool(self) -> None:
         """A program that prints a summary of its own changes nothing. Red: a lock that writes its own clean log."""
@@ -229,6 +230,16 @@ class TestCommand:
         rows = {row["tool"]: row for row in json.loads(capsys.readouterr().out)["tools"]}
         assert [r["status"] for r in rows.values()] == ["clean", "found", "clean", "clean"]
         assert rows["racecheck"]["findings"][0]["kernel"] == "add"
+
+    def test_a_finding_is_told_where_locks_fail_by_it(
+        self, said: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """An access out of bounds that fails every lock is a finding, not a tool that did not run."""
+        said["locks"]["memcheck"] = sample("memcheck").replace("planted_stray", "attention")
+        said["outcomes"] = {"a[cuda]": "failed"}
+
+        assert self.run(said, monkeypatch, "--tool", "memcheck") == 1
+        assert "1 x attention: Invalid __global__ write of size 4 bytes" in capsys.readouterr().out
 
     @pytest.mark.parametrize(("change", "reason"), [
         ({"planted": {"memcheck": CLEAN["memcheck"]}}, "it does not see the planted fault, and that alone"),
