@@ -168,9 +168,14 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="delta_rule<32, float, 5, false>",
     ),
     Refusal(
-        "delta_rule: a block that stages q and k holds one head",
+        "delta_rule: a block that stages its tokens holds one head",
         "delta_rule.cu",
         expression="delta_rule<32, float, 16, true>",
+    ),
+    Refusal(
+        "scattered: a power of two of sums that the lanes can share",
+        "add.cu",
+        code="__global__ void probe(int* y) { *y = lane::scattered<3>(0, 1); }",
     ),
     Refusal(
         "delta_chunk: T is 1, 4, 8, 16, 32 or 64",
