@@ -126,14 +126,13 @@ __device__ __forceinline__ uint2 load8(const T* p) { return *reinterpret_cast<co
 template <class T>
 __device__ __forceinline__ void store8(T* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; }
 
-// To global memory as one access. A plain store of 16 bytes is cut into members where the compiler sees fit: behind a loop
+// One access, to memory of any kind. A plain store of 16 bytes is cut into members where the compiler sees fit: behind a loop
 // over tokens it was, which took 40 % of the bandwidth of the scan (H200, state of 32 sequences of the 27B).
 __device__ __forceinline__ void store_whole(void* p, uint4 v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w) : "memory");
+  asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 __device__ __forceinline__ void store_whole(void* p, uint2 v) {
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y) : "memory");
+  asm volatile("st.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y) : "memory");
 }
 __device__ __forceinline__ void store_whole(void* p, unsigned v) { *static_cast<unsigned*>(p) = v; }
 __device__ __forceinline__ void store_whole(void* p, unsigned short v) { *static_cast<unsigned short*>(p) = v; }
