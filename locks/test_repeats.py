@@ -42,7 +42,7 @@ VECTORS = 1 << 24  # of 16 bytes: what the neighbour reads, about 60 us of an H2
 @functools.cache
 def launches() -> dict[str, Launch]:
     """The widest launch of each instantiation of the 27B's plans, by its C++ name."""
-    plans = [_plan(name, 8, Tuning()) for name in LANES]
+    plans = [_plan(name, 2 if lane(name).delta else 8, Tuning()) for name in LANES]
     for lowering, name in itertools.product(FORCED, ("a8", "q4")):
         with suppress(LanelockError):  # a form that this lane's weights do not have
             plans.append(_plan(name, 1 if lowering == FORCED[0] else 8, Tuning(lowering=lowering)))
@@ -50,7 +50,9 @@ def launches() -> dict[str, Launch]:
 
 
 def _plan(name: str, B: int, tuning: Tuning) -> Plan:
-    return make_plan(Setting(SHAPES, lane(name), B, B, 512, H200, tuning), 64 if B > 1 else 4, 2)
+    # 128 rows a pass reach every tile; the chunked rule has pieces of up to 64 tokens
+    chunk = 128 // B if B > 1 else 4
+    return make_plan(Setting(SHAPES, lane(name), B, B, 512, H200, tuning), chunk, 2)
 
 
 @dataclass(frozen=True, slots=True)
