@@ -66,6 +66,24 @@ class TestTrace:
                 arrays_at(e, [REQUEST], (99, *key[1:]))
 
 
+    def test_a_sequence_of_a_batch_looks_as_it_does_alone(self, device: Device) -> None:
+        """Rows, slots and control words of one sequence have the shapes and the bits of a batch of one.
+
+        Red: the axis of the batch left in a buffer, or taken out of another.
+        """
+        with engine(device, CHOICE) as e:
+            alone = trace(e, [REQUEST])[1]
+        with engine(device, dataclasses.replace(CHOICE, B=3)) as e:
+            others = [Request(prompt(5, 2), 9), Request(prompt(3, 4), 2)]
+            among = {(w.key, w.buffer): w for w in trace(e, [others[0], REQUEST, others[1]], 1)[1]}
+        common = [(w, among[w.key, w.buffer]) for w in alone if (w.key, w.buffer) in among]
+        control = {w.buffer for w, _ in common if w.kernel.startswith("speculation")}
+
+        assert len(common) > 100
+        assert control
+        assert [(w.key, w.buffer, w.shape) for w, other in common if w.shape != other.shape] == []
+
+
 class TestBisect:
     """Two runs that should agree."""
 
@@ -208,9 +226,10 @@ class Told:
     name: str
     traced_as: np.ndarray
     again: np.ndarray
+    label: str = "head"
 
     def traced(self, *, keep: bool = False) -> tuple[None, list[Written]]:
-        key, wrote = (0, "step", "head", 0), self.traced_as
+        key, wrote = (0, "step", self.label, 0), self.traced_as
         return None, [Written(key, "gemm", "logits", wrote.shape, digest_of(wrote), wrote if keep else None)]
 
     def array(self, _written: Written) -> np.ndarray:
@@ -232,6 +251,21 @@ class TestRepetition:
                 bisect(first, second)
 
 
+class TestCounts:
+    """How much of two runs was compared."""
+
+    def test_every_launch_in_common_counts_once(self) -> None:
+        """One launch in common is one compared; another shape is skipped. Red: a count that says nothing."""
+        one, wide = np.float32([1, 2]), np.float32([1, 2, 3])
+        same = bisect(Told("a", one, one), Told("b", one, one))
+
+        assert (same.difference, same.compared, same.skipped) == (None, 1, 0)
+        with pytest.raises(LanelockError, match="bisect: a and b have no launch in common"):
+            bisect(Told("a", one, one), Told("b", wide, wide))
+        with pytest.raises(LanelockError, match="no launch in common"):
+            bisect(Told("a", one, one), Told("b", one, one, label="tail"))
+
+
 class TestTolerance:
     """Two runs of a bounded lane."""
 
@@ -242,6 +276,14 @@ class TestTolerance:
         """[2.5, 5] beside [2, 5] is a tenth off. Red: a share of the element, a NaN within every bound."""
         one, two = np.float32([moved, 5]), np.float32([2, 5])
         found = bisect(Told("a", one, one), Told("b", two, two), tolerance).difference
+
+        assert (found is not None) == differs
+
+    @pytest.mark.parametrize(("moved", "differs"), [(0.0021, False), (0.0031, True)])
+    def test_a_share_is_of_what_was_written(self, moved: float, differs: bool) -> None:
+        """A tenth of five thousandths is half of one. Red: a share of one where all values are small."""
+        one, two = np.float32([moved, 0.005]), np.float32([0.002, 0.005])
+        found = bisect(Told("a", one, one), Told("b", two, two), 0.1).difference
 
         assert (found is not None) == differs
 

@@ -10,6 +10,7 @@ import pytest
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, captured, decode
 from harness.engine.decode import Stream, prefill
+from harness.engine.rows import draft_logits
 from kernels.entry import Instance
 from kernels.plan import Launch
 from kernels.tuning import Tuning
@@ -539,3 +540,18 @@ class TestWeights:
             device, Choice(), HeldWeights(CONFIG, held)
         ):
             pass
+
+
+class TestRows:
+    """Logits of every position of a prompt."""
+
+    def test_of_the_draft_head_are_one_fewer_than_tokens(self, device: Device) -> None:
+        """Row t is made of hidden state t and token t + 1, and knows of no later one. Red: a row lost at an end."""
+        text = prompt(6)
+        with engine(device, Choice(chunk=1, drafts=1)) as e:
+            longer = draft_logits(e, text)
+        with engine(device, Choice(chunk=1, drafts=1)) as e:
+            shorter = draft_logits(e, text[:4])
+
+        assert (len(longer), len(shorter)) == (5, 3)
+        assert_same_bits(longer[:3], shorter)

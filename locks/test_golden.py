@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from golden.check import check, commit_reference, device_reference, difference, stale
+from golden.check import check, commit_reference, device_reference, difference, first_step, stale
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, opened
-from locks.models import prompt, weight_buffer, weights
+from locks.models import POISONED, poisoned, prompt, weight_buffer, weights
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.blocks import Run
 from oracle.decode import greedy_stream
@@ -167,6 +167,7 @@ class TestCheck:
         ([1, 2, 3], (0.5, 5e-4, 0.5), "here", "other logits"),
         ([1, 2, 3], (0.5, 6e-4, 0.4999), "there", ""),
         ([1, 9, 8], (0.5, 4e-4, 0.1), "there", ""),
+        ([1, 9, 8], (0.5, 1e-3 - 5e-4, 0.1), "there", ""),
         ([1, 9, 3], (0.5, 6e-4, 0.5), "there", "step 1: token 2 was recorded, 9 came with a margin of 0.0006"),
         ([9, 2, 3], (1e-4, 5e-4, 0.5), "there", "step 0: token 1 was recorded, 9 came with a margin of 0.0001"),
         ([1, 2, 3], (0.5, 5e-4, 0.6), "there", "step 2: the same token 3 with a margin of 0.6"),
@@ -219,6 +220,27 @@ class TestCheck:
         ):
             with pytest.raises(LanelockError, match=f"{changed.name}.*{sentence}"):
                 check(opener(device), weights(), [changed])
+        with pytest.raises(LanelockError, match="goldens of several lanes are checked one lane at a time"):
+            check(opener(device), weights(), [golden, dataclasses.replace(golden, lane="a8")])
+        with pytest.raises(LanelockError, match="there is nothing to check"):
+            check(opener(device), weights(), [])
+
+    def test_a_stream_that_ends_by_a_fault_is_no_golden(self, device: Device) -> None:
+        """A prompt whose logits are NaN is an error with lane, prompt and token. Red: half a stream recorded."""
+        with pytest.raises(LanelockError, match=r"lane a15, prompt 1, token 0: .*"):
+            decoded(opener(device), poisoned(), "a15", [REQUEST, Request((1, POISONED), 3)])
+
+    @pytest.mark.parametrize(("tokens", "logits", "step"), [
+        ((9, 2, 3), "abc", 0), ((1, 2, 3), "axc", 1), ((1, 2, 9), "abc", 2), ((1, 2, 3), "abc", 2), ((1, 2), "ab", 2),
+        ((1,), "a", 1),
+    ])  # fmt: skip
+    def test_a_bisection_starts_at_the_first_step_that_differs(
+        self, tokens: tuple[int, ...], logits: str, step: int
+    ) -> None:
+        """By token or by logits; the end of a stream that ends early; the last step where only drafts differ."""
+        golden = Golden("c", "w", (1,), "a15", 1, 1, (1, 2, 3), ("a", "b", "c"), ((0.5).hex(),) * 3, (1, 2), "s", {})
+
+        assert first_step(golden, Decoded(list(tokens), list(logits), [], [1, 2])) == step
 
 
 class TestFiles:
@@ -249,6 +271,16 @@ class TestFiles:
         assert replace(golden, tmp_path) == old
         assert {g.name for g in read_all(tmp_path)} == {golden.name, other.name}
         assert replace(golden, tmp_path) is None
+
+    def test_one_token_is_a_stream_and_none_is_not(self, tmp_path: Path) -> None:
+        """A golden of one token is read back, an empty one is refused by name. Red: a check that compares nothing."""
+        one = Golden("c", "w", (1,), "a15", 1, 1, (5,), ("a",), ((0.5).hex(),), (0,), "s", {})
+        path = write(one, tmp_path)
+        assert read(path).tokens == (5,)
+
+        path = write(dataclasses.replace(one, tokens=(), logits=(), margins=()), tmp_path)
+        with pytest.raises(LanelockError, match=f"{path.name}: tokens, logits and margins are not of one length"):
+            read(path)
 
     def test_a_recording_needs_a_reason(self, device: Device) -> None:
         """Nothing is recorded without one."""
