@@ -141,6 +141,22 @@ ALIGNMENT: Mapping[str, Fault] = {
 }
 
 
+def _space(number: int, name: str, copies: str) -> Fault:
+    is_shared = name != "ldmatrix"  # the wrong space: all others take global addresses
+    other = "in shared memory" if is_shared else "not there"
+    says = rf"{name} reads {'global' if is_shared else 'shared'} memory, and its address is {other}"
+    values = {"INSTRUCTION": number, "SHARED_ADDRESS": is_shared}
+    inputs = {"x": np.zeros(64, np.uint32)}
+    return Fault(probe.OF_SPACE, says, DeviceError, inputs=inputs, template=values, options={"copies": copies})
+
+
+SPACES: Mapping[str, Fault] = {
+    f"{name}, copies {copies}": _space(number, name, copies)
+    for number, name in enumerate(probe.INSTRUCTIONS)
+    for copies in ("eager", "late")
+}
+
+
 def _shuffle(says: str, **dims: int) -> Fault:
     full = {"mask": 0xFFFFFFFF, "source": 0, "lanes": 32, "threads": 32, **dims}
     return Fault(probe.SHUFFLE_OF, says, Divergence, full)

@@ -9,7 +9,9 @@ from typing import Literal
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
 
-MEMORY, THREADS, COPIES = (f"../locks/kernels/host_{name}" for name in ("memory", "threads", "copies"))
+MEMORY, THREADS, COPIES, SPACES = (
+    f"../locks/kernels/host_{name}" for name in ("memory", "threads", "copies", "spaces")
+)
 
 BOTH = (False, True)
 
@@ -32,7 +34,7 @@ def _entry(
     return Kernel(name=symbol, room=room, symbol=symbol, args=args, geometry=geometry, doc=doc, params=params)
 
 
-_memory, _threads, _copies = (partial(_entry, room) for room in (MEMORY, THREADS, COPIES))
+_memory, _threads, _copies, _spaces = (partial(_entry, room) for room in (MEMORY, THREADS, COPIES, SPACES))
 
 
 def _word(dtype: str = "f32") -> Buffer:
@@ -122,6 +124,12 @@ CHANGES_ROUNDING = _threads("changes_rounding", "Changes the rounding mode.", _b
 STEP = _threads("step", "counter = 3 counter + add.", Buffer("counter", "u32", (1,), "rw"), Scalar("add", "unsigned"))
 PLACE = _threads("place", "Where each thread is.", Buffer("y", "i32", (12, 24, 3), "w"), geometry=_cubes)
 
+#: Instructions that name the space of an address, in the order of the enum; all but the last name global memory.
+INSTRUCTIONS = ("cp.async", "a bulk copy", "prefetch", "ldmatrix")
+OF_SPACE = _spaces(
+    "of_space", "One instruction that names the space of its address.", Buffer("x", "u32", (64,), "rw", align=16),
+    params=(Param("INSTRUCTION", tuple(range(len(INSTRUCTIONS)))), Param("SHARED_ADDRESS", BOTH)),
+)  # fmt: skip
 COPY = _copies(
     "copy", "One asynchronous copy.", _WORDS, _BYTES, Scalar("to"), Scalar("from"), Scalar("filled"),
     params=(_SHARED_TARGET,),

@@ -33,7 +33,7 @@ from kernels.add import ADD
 from kernels.catalogue import kernel as find_kernel
 from kernels.entry import Buffer, Geometry, Instance, Kernel, Param, Scalar, instance
 from locks import host_probes as probe
-from locks.host_faults import ALIGNMENT, BOUNDS, BYTES, FAULTS, THREADS, TRAPS, Arrays, Dims, Fault, once
+from locks.host_faults import ALIGNMENT, BOUNDS, BYTES, FAULTS, SPACES, THREADS, TRAPS, Arrays, Dims, Fault, once
 from locks.support import assert_same_bits
 
 NOT_RUN = "not run: "
@@ -98,6 +98,19 @@ class TestBounds:
         """An access of 16 bytes at an address that is no multiple of 16 is an error, as on a GPU."""
         with pytest.raises(ALIGNMENT[name].error, match=ALIGNMENT[name].says):
             ALIGNMENT[name].run(host)
+
+    @by_name(SPACES)
+    def test_an_address_of_another_space_is_named(self, host: HostDevice, name: str) -> None:
+        """An instruction for global memory takes no address in shared memory, nor the reverse; its own space passes.
+
+        Red: a host body that follows any pointer, where a GPU stops with an illegal address.
+        """
+        fault = SPACES[name]
+        with pytest.raises(fault.error, match=fault.says):
+            fault.run(host)
+
+        right = {**fault.template, "SHARED_ADDRESS": not fault.template["SHARED_ADDRESS"]}
+        replace(fault, template=right).run(host)
 
     @by_name(TRAPS)
     def test_a_trap_is_an_error(self, host: HostDevice, name: str) -> None:

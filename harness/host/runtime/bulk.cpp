@@ -118,6 +118,7 @@ void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier) 
   if (to < base || to + bytes > base + a->bytes)
     fail(OUT_OF_BOUNDS, "a bulk copy of %u bytes writes past shared array %s (%u bytes) at byte offset %td", bytes, a->name,
          a->bytes, to - base);
+  if (is_shared(from)) fail(MISUSE, "a bulk copy reads global memory, and its address is in shared memory");
   // a read out of bounds is reported here, where it was asked for
   (void)*static_cast<const volatile char*>(from);
   (void)*static_cast<const volatile char*>(from + bytes - 1);

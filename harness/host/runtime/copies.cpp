@@ -63,6 +63,7 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
   if (reinterpret_cast<uintptr_t>(to) % bytes || (filled && reinterpret_cast<uintptr_t>(from) % bytes))
     fail(MISUSE, "cp.async of %u bytes has a misaligned address", bytes);
   if (to < machine.shared_low || to >= machine.shared_high) find_array(to);
+  if (is_shared(from)) fail(MISUSE, "cp.async reads global memory, and its address is in shared memory");
   if (filled) {  // a read out of bounds is reported here, where it was asked for
     (void)*static_cast<const volatile char*>(from);
     (void)*static_cast<const volatile char*>(from + filled - 1);

@@ -25,6 +25,18 @@ inline void aligned(const void* p, unsigned bytes, const char* what) {
     machine->fail(MISUSE, "%s of a misaligned address", what);
 }
 
+// An instruction that names a state space takes an address of that space: on a GPU any other is illegal, or another place.
+inline void require_global(const void* p, const char* what) {
+  if (__builtin_expect(machine->is_shared(static_cast<const char*>(p)), 0))
+    machine->fail(MISUSE, "%s global memory, and its address is in shared memory", what);
+}
+inline void require_shared(const void* p, const char* what) {
+  auto* at = static_cast<const char*>(p);
+  const bool is_last = at >= machine->shared_low && at < machine->shared_high;
+  if (__builtin_expect(!is_last && !machine->is_shared(at), 0))
+    machine->fail(MISUSE, "%s shared memory, and its address is not there", what);
+}
+
 }  // namespace lane_rt
 
 namespace lane {
@@ -77,6 +89,7 @@ template <int N, bool TRANSPOSED>
 inline void ldmatrix(unsigned (&r)[N], const void* shared, const lane_rt::Site& site) {
   const unsigned lane = lane_rt::my_lane();
   lane_rt::aligned(shared, 16, site.what);
+  lane_rt::require_shared(shared, "ldmatrix reads");
   const lane_rt::FullMeeting& m = lane_rt::meet_all(
       site, [=](lane_rt::FullMeeting& m) { m.word[lane] = reinterpret_cast<unsigned long>(shared); },
       [](lane_rt::FullMeeting& m) {
@@ -113,6 +126,7 @@ inline void cp_async16(void* shared, const void* global) {
   char* to = static_cast<char*>(shared);
   const bool is_aligned = !((reinterpret_cast<unsigned long>(shared) | reinterpret_cast<unsigned long>(global)) % 16);
   if (!m.eager || !is_aligned || to < m.shared_low || to >= m.shared_high) return m.copy_async(shared, global, 16, 16);
+  lane_rt::require_global(global, "cp.async reads");
   ++m.count.cp_async;
   m.count.cp_async_bytes += 16;
   __builtin_memcpy(shared, global, 16);
@@ -145,7 +159,7 @@ inline void named_barrier(unsigned id, unsigned threads, LANE_SITE) {
   lane_rt::machine->barrier(id, threads, {"named_barrier", file, line});
 }
 
-inline void prefetch(const void*) {}
+inline void prefetch(const void* p) { lane_rt::require_global(p, "prefetch reads"); }
 
 template <class T>
 __forceinline__ uint2 load8(const T* p) {

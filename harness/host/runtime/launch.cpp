@@ -97,6 +97,7 @@ static void prepare(const Launch& l) {
   machine.bulk_copy = bulk_copy;
   machine.of_block = of_block;
   machine.check_raised = check_raised;
+  machine.is_shared = is_shared;
   machine.fence_proxy = fence_proxy;
   machine.shared_offset = shared_offset;
   machine.wgmma_fence = wgmma_fence;

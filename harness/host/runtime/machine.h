@@ -144,6 +144,7 @@ struct Machine {
   void (*meeting_refused)(Meeting*, unsigned mask, Site);
   Meeting* (*part_meeting)(Warp*, unsigned mask);
   char* (*place_shared)(SharedArray*);
+  bool (*is_shared)(const char* address);
   char* (*dynamic_shared)(unsigned align);
   void (*copy_async)(void* shared, const void* global, unsigned bytes, unsigned filled);
   void (*copy_commit)();

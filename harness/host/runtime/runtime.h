@@ -93,6 +93,7 @@ void stored(const char* address, unsigned long bytes);
 // shared.cpp
 char* place_shared(SharedArray*);
 char* dynamic_shared(unsigned align);
+bool is_shared(const char* address);
 void begin_shared();
 void poison_shared();
 void check_shared();

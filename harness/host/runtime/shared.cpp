@@ -121,4 +121,9 @@ SharedArray* array_of(const char* address, unsigned* rank) {
   return nullptr;
 }
 
+bool is_shared(const char* address) {
+  unsigned rank;
+  return array_of(address, &rank) != nullptr;
+}
+
 }  // namespace lane_rt
