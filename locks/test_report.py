@@ -136,6 +136,15 @@ class TestNan:
         """JSON has no NaN: it is null, and what is finite stays."""
         assert command.finite({"a": [math.nan, (1.5, math.inf)], "b": "x"}) == {"a": [None, [1.5, None]], "b": "x"}
 
+    def test_leaves_a_record_that_is_short_and_whole(self) -> None:
+        """Of the drift a record keeps the root mean squares of four quarters, of all else everything; a gap is null."""
+        rows_ = [asdict(priced(drift=((3.0, 4.0, 0.0),) * 2 + ((math.nan, 1.0, 1.0),) * 6))]
+        kept = command.brief(command.finite({"source": "s", "lanes": rows_}))
+
+        assert kept["source"] == "s"
+        assert set(kept["lanes"][0]) == set(rows_[0]) - {"at", "drift"} | {"drift_by_quarter"}
+        assert kept["lanes"][0]["drift_by_quarter"] == [[3.0, 4.0, 0.0], *[[None, 1.0, 1.0]] * 3]
+
     @pytest.mark.parametrize("change", [
         {"share": 1.5}, {"unexcused": 1}, {"logits": Split(*[Errors(math.nan, 0, 0, 1)] * 3)},
     ])  # fmt: skip
