@@ -78,13 +78,13 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
   constexpr float TOP = WORDS == 1 ? 127.0f : 16256.0f;
   float amax = 0.0f;
 #pragma unroll
-  for (int i = 0; i < N; ++i) amax = maximum(amax, fabsf(y[i]));
+  for (int i = 0; i < N; ++i) amax = maximum_size(amax, fabsf(y[i]));
 #pragma unroll
-  for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum(amax, __shfl_xor_sync(0xffffffffu, amax, step));
+  for (int step = 1; step < BLOCK / N; step *= 2) amax = maximum_size(amax, __shfl_xor_sync(0xffffffffu, amax, step));
   if (k >= K) return;
 
   const bool finite = is_finite(amax);
-  const float scale = maximum(Divisor(TOP).of(amax), SMALLEST_SCALE);
+  const float scale = maximum_size(Divisor(TOP).of(amax), SMALLEST_SCALE);
   float scaled[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) scaled[i] = y[i];

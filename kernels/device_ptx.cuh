@@ -243,6 +243,13 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// maximum() of two sizes: neither is negative, not even a zero, so that one instruction is it
+__device__ __forceinline__ float maximum_size(float a, float b) {
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+}
+
 // ---- dependent launch, from Hopper on; elsewhere a launch starts when the one ahead of it has ended
 
 // everything before this launch is complete and visible

@@ -286,6 +286,12 @@ inline float warp_max_nan(float x, LANE_SITE) {
 
 inline int opaque(int x) { return x; }
 
+inline float maximum_size(float a, float b) {
+  const unsigned signs = (is_nan(a) ? 0 : bits(a)) | (is_nan(b) ? 0 : bits(b));
+  if (signs >> 31) lane_rt::machine->fail(lane_rt::MISUSE, "a size is negative");
+  return maximum(a, b);
+}
+
 // launches run one after another: the order is all there is
 inline void await_launches_before() {}
 inline void admit_next_launch() {}
