@@ -37,11 +37,13 @@ __device__ inline float decay(const WORK& work, int t, int j) {
 template <typename WORK>
 __device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const float* __restrict__ beta,
                                   long long stride, int count) {
+  for (int t = threadIdx.x; t < count; t += THREADS) work.learned[t][0] = g[t * stride];
+  __syncthreads();
   for (int t = threadIdx.x; t < count; t += THREADS) {
     double sum = 0.0;
     int reset = -1;
     for (int j = 0; j <= t; ++j) {
-      const float one = g[j * stride];
+      const float one = work.learned[j][0];
       sum = one < VANISHED ? 0.0 : sum + one;
       reset = one < VANISHED ? j : reset;
     }
@@ -53,7 +55,55 @@ __device__ inline void sum_decays(WORK& work, const float* __restrict__ g, const
 
 // DIMS dims of a head's rows; rows of tokens that do not exist are never used
 __device__ inline void stage(float (*to)[DIMS + 1], const float* __restrict__ from, long long stride, int count) {
+#pragma unroll 8
   for (int i = threadIdx.x; i < count * DIMS; i += THREADS) to[i / DIMS][i % DIMS] = from[i / DIMS * stride + i % DIMS];
+}
+
+// what tokens before `first` learned, subtracted from the COUNT tokens from there on: an equal part a thread and state row
+template <int COUNT, typename WORK>
+__device__ inline void subtract_learned(WORK& work, int first, int count) {
+  constexpr int EACH = COUNT / (THREADS / ROWS);
+  const int row = threadIdx.x % ROWS, t0 = first + threadIdx.x / ROWS * EACH;
+  float rest[EACH];
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) rest[e] = t0 + e < count ? work.learned[t0 + e][row] : 0.0f;
+#pragma unroll 4
+  for (int j = 0; j < first; ++j) {
+    const float c = work.learned[j][row];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+      if (t0 + e < count) rest[e] = fmaf(-work.pairs[j][t0 + e + 1], c, rest[e]);
+  }
+#pragma unroll
+  for (int e = 0; e < EACH; ++e)
+    if (t0 + e < count) work.learned[t0 + e][row] = rest[e];
+}
+
+// Forward substitution, up to 16 tokens at a time: all threads subtract what earlier ones learned, then a thread a state
+// row solves these in registers. For each token j ascends from 0.
+template <int T, typename WORK>
+__device__ inline void solve(WORK& work, int count) {
+  constexpr int SOLVED = T < 16 ? T : 16;
+  for (int first = 0; first < count; first += SOLVED) {
+    if constexpr (T > SOLVED) {
+      if (first > 0) subtract_learned<SOLVED>(work, first, count);
+      __syncthreads();
+    }
+    if (threadIdx.x < ROWS) {
+      float own[SOLVED];
+#pragma unroll
+      for (int t = 0; t < SOLVED; ++t) own[t] = first + t < count ? work.learned[first + t][threadIdx.x] : 0.0f;
+#pragma unroll
+      for (int t = 1; t < SOLVED; ++t)
+#pragma unroll
+        for (int j = 0; j < t; ++j)
+          if (first + t < count) own[t] = fmaf(-work.pairs[first + j][first + t + 1], own[j], own[t]);
+#pragma unroll
+      for (int t = 1; t < SOLVED; ++t)
+        if (first + t < count) work.learned[first + t][threadIdx.x] = own[t];
+    }
+    __syncthreads();
+  }
 }
 
 template <int D, int T, typename STATE>
@@ -66,6 +116,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
             int HK, int HV, float scale) {
   static_assert(T == 1 || T == 4 || T == 8 || T == 16 || T == 32 || T == 64, "delta_chunk: T is 1, 4, 8, 16, 32 or 64");
   static_assert(D % ROWS == 0 && D % DIMS == 0 && ROWS == 2 * ACROSS, "delta_chunk: a thread owns two state rows");
+  static_assert(DIMS == ACROSS && ROWS % DOWN == 0, "delta_chunk: a thread updates one dim of a few state rows");
   constexpr int NT = (T + DOWN - 1) / DOWN, NC = 2 + (T + ACROSS - 1) / ACROSS;
   DYNAMIC_SHARED(unsigned char, memory);
   Work<D, T>& work = *reinterpret_cast<Work<D, T>*>(memory);
@@ -79,6 +130,7 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   STATE* home = state + ((static_cast<long long>(slot[b]) * HV + h) * D + row0) * D;
   const bool fresh = position[b] + first == 0;
 
+#pragma unroll 8
   for (int i = threadIdx.x; i < ROWS * D; i += THREADS) work.state[i / D][i % D] = fresh ? 0.0f : lane::load(home + i);
   sum_decays(work, g + start * HV + h, beta + start * HV + h, static_cast<long long>(B) * HV, count);
 
@@ -138,27 +190,34 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
   }
   __syncthreads();
 
-  // forward substitution, a thread a state row
-  if (threadIdx.x < ROWS) {
-    for (int t = 1; t < count; ++t) {
-      float rest = work.learned[t][threadIdx.x];
-      for (int j = 0; j < t; ++j) rest = fmaf(-work.pairs[j][t + 1], work.learned[j][threadIdx.x], rest);
-      work.learned[t][threadIdx.x] = rest;
-    }
-  }
-  __syncthreads();
+  solve<T>(work, count);
 
+  float out[NT][2] = {};
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     const int t = ty + n * DOWN;
-    if (t >= count) continue;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int i = tx + c * ACROSS;
-      float out = work.kept[t] * of_query[n][c];
-      for (int j = 0; j <= t; ++j) out = fmaf(work.pairs[t][j], work.learned[j][i], out);
-      o[(start + static_cast<long long>(t) * B) * o_pitch + h * D + row0 + i] = out * scale;
+    for (int c = 0; c < 2; ++c)
+      if (t < count) out[n][c] = work.kept[t] * of_query[n][c];
+  }
+#pragma unroll 2
+  for (int j = 0; j < count; ++j) {
+    const float learned[2] = {work.learned[j][tx], work.learned[j][tx + ACROSS]};
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const int t = ty + n * DOWN;
+      if (t < j || t >= count) continue;
+      const float pair = work.pairs[t][j];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) out[n][c] = fmaf(pair, learned[c], out[n][c]);
     }
+  }
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const int t = ty + n * DOWN;
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (t < count) o[(start + static_cast<long long>(t) * B) * o_pitch + h * D + row0 + tx + c * ACROSS] = out[n][c] * scale;
   }
   __syncthreads();
 
@@ -170,11 +229,18 @@ delta_chunk(const float* __restrict__ qkv /* [tokens, B, 2 HK D + HV D], q and k
     __syncthreads();
     stage(work.keys, key + d0, stride, count);
     __syncthreads();
-    for (int i = threadIdx.x; i < ROWS * DIMS; i += THREADS) {
-      const int row = i / DIMS, d = i % DIMS;
-      float sum = work.kept[count - 1] * work.state[row][d0 + d];
-      for (int j = 0; j < count; ++j) sum = fmaf(work.learned[j][row], work.keys[j][d], sum);
-      lane::store(home + row * D + d0 + d, sum);
+    // one dim of a few rows a thread, so that lanes store neighbours
+    const int d = tx, row = ty * (ROWS / DOWN);
+    float sum[ROWS / DOWN];
+#pragma unroll
+    for (int r = 0; r < ROWS / DOWN; ++r) sum[r] = work.kept[count - 1] * work.state[row + r][d0 + d];
+#pragma unroll 4
+    for (int j = 0; j < count; ++j) {
+      const float k = work.keys[j][d];
+#pragma unroll
+      for (int r = 0; r < ROWS / DOWN; ++r) sum[r] = fmaf(work.learned[j][row + r], k, sum[r]);
     }
+#pragma unroll
+    for (int r = 0; r < ROWS / DOWN; ++r) lane::store(home + (row + r) * D + d0 + d, sum[r]);
   }
 }
