@@ -123,14 +123,14 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   const bool fresh = position[b] == 0;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    if (!fresh) lane::load_owned(S[r], home + row_at(r) * D + l * PER);
+    if (!fresh) lane::load_owned<true>(S[r], home + row_at(r) * D + l * PER);
     if (fresh)
 #pragma unroll
       for (int i = 0; i < PER; ++i) S[r][i] = 0.0f;
   }
   const auto store_rows = [&] {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) lane::store_owned(home + row_at(r) * D + l * PER, S[r]);
+    for (int r = 0; r < ROWS; ++r) lane::store_owned<true>(home + row_at(r) * D + l * PER, S[r]);
   };
 
   const int key = HK * D, value = 2 * HK * D + h * D - h % HK * D;  // how far behind its q a head's k and v lie

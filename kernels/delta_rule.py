@@ -13,9 +13,13 @@ WARPS, STAGED_WARPS = 2, 4  # of a block
 STAGED_FROM = 16
 
 
-def scan_form(T: int) -> tuple[str, int]:
-    """Kernel and rows a warp of a pass of T tokens; both forms give the same bits."""
-    return ("delta_rule_staged", 4) if T >= STAGED_FROM else ("delta_rule", 8)
+#: Up to how many sequences a warp takes 4 rows instead of 8, so that there are warps enough.
+FEW = 4
+
+
+def scan_form(T: int, B: int) -> tuple[str, int]:
+    """Kernel and rows a warp of a pass of T tokens of B sequences; every choice gives the same bits."""
+    return ("delta_rule_staged", 4) if T >= STAGED_FROM else ("delta_rule", 4 if B <= FEW else 8)
 
 
 def _derive(dims: Dims) -> dict[str, Value]:

@@ -137,6 +137,12 @@ __device__ __forceinline__ void store_whole(void* p, uint2 v) {
 __device__ __forceinline__ void store_whole(void* p, unsigned v) { *static_cast<unsigned*>(p) = v; }
 __device__ __forceinline__ void store_whole(void* p, unsigned short v) { *static_cast<unsigned short*>(p) = v; }
 
+// memory that is not touched again before much else is: it need not stay in a cache, and what is written leaves it early
+template <class Word>
+__device__ __forceinline__ Word load_once(const Word* p) { return __ldcs(p); }
+template <class Word>
+__device__ __forceinline__ void store_once(void* p, Word v) { __stcs(static_cast<Word*>(p), v); }
+
 __device__ __forceinline__ void named_barrier(unsigned id, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

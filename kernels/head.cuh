@@ -50,20 +50,22 @@ struct Pieces {
   };
 };
 
-// PER neighbouring values of a lane, from float32 or f16 memory, by the widest accesses that PER allows.
-template <int PER, typename T>
+// PER neighbouring values of a lane, from float32 or f16 memory, by the widest accesses that PER allows. ONCE: it is not
+// touched again before much else is.
+template <bool ONCE = false, int PER, typename T>
 __device__ inline void load_owned(float (&v)[PER], const T* __restrict__ p) {
   using P = Pieces<PER, T>;
 #pragma unroll
   for (int i = 0; i < PER; i += P::EACH) {
-    const auto piece = __builtin_bit_cast(typename P::Piece, *reinterpret_cast<const typename P::Word*>(p + i));
+    const auto* word = reinterpret_cast<const typename P::Word*>(p + i);
+    const auto piece = __builtin_bit_cast(typename P::Piece, ONCE ? load_once(word) : *word);
 #pragma unroll
     for (int j = 0; j < P::EACH; ++j) v[i + j] = load(&piece.at[j]);
   }
 }
 
 // f16 neighbours are rounded in pairs, by one instruction
-template <int PER>
+template <bool ONCE = false, int PER>
 __device__ inline void store_owned(half_t* __restrict__ p, const float (&v)[PER]) {
   using P = Pieces<PER, half_t>;
   if constexpr (PER == 1) {
@@ -76,12 +78,14 @@ __device__ inline void store_owned(half_t* __restrict__ p, const float (&v)[PER]
       } pairs;
 #pragma unroll
       for (int j = 0; j < P::EACH / 2; ++j) pairs.at[j] = to_halves(v[i + 2 * j], v[i + 2 * j + 1]);
-      store_whole(p + i, __builtin_bit_cast(typename P::Word, pairs));
+      const auto word = __builtin_bit_cast(typename P::Word, pairs);
+      if constexpr (ONCE) store_once(p + i, word);
+      else store_whole(p + i, word);
     }
   }
 }
 
-template <int PER, typename T>
+template <bool ONCE = false, int PER, typename T>
 __device__ inline void store_owned(T* __restrict__ p, const float (&v)[PER]) {
   using P = Pieces<PER, T>;
 #pragma unroll
@@ -89,7 +93,9 @@ __device__ inline void store_owned(T* __restrict__ p, const float (&v)[PER]) {
     typename P::Piece piece;
 #pragma unroll
     for (int j = 0; j < P::EACH; ++j) store(&piece.at[j], v[i + j]);
-    store_whole(p + i, __builtin_bit_cast(typename P::Word, piece));
+    const auto word = __builtin_bit_cast(typename P::Word, piece);
+    if constexpr (ONCE) store_once(p + i, word);
+    else store_whole(p + i, word);
   }
 }
 

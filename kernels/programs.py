@@ -172,7 +172,7 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
 def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
     """The delta rule of layer i over conv, alpha and beta under the prefix `keep`."""
     c = s.config
-    name, per_warp = scan_form(rows.T)
+    name, per_warp = scan_form(rows.T, s.B)
     return launch(
         f"layers.{i}.scan",
         name,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.device import Device
 from kernels.delta_chunk import DELTA_CHUNK
-from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED
+from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED, scan_form
 from kernels.entry import Geometry, Kernel, instance, resolve
 from locks.far import assert_same_far_away
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
@@ -595,6 +595,13 @@ class TestOffsets:
 
 class TestWork:
     """A launch is as wide as its work."""
+
+    @pytest.mark.parametrize(("T", "B", "form"), [
+        (1, 4, ("delta_rule", 4)), (15, 5, ("delta_rule", 8)), (16, 1, ("delta_rule_staged", 4)),
+    ])  # fmt: skip  # a line
+    def test_a_pass_takes_the_form_that_was_measured_for_it(self, T: int, B: int, form: tuple[str, int]) -> None:
+        """Few sequences take more warps, many tokens the staged form. Red: a threshold off by one."""
+        assert scan_form(T, B) == form
 
     def test_grid_has_no_block_too_many(self) -> None:
         """Two heads of 64 rows, eight rows a warp, take eight blocks of two warps a sequence.

@@ -196,7 +196,7 @@ def _rule_calls(
             first += chunk
         return calls
     # either form is the other's reference
-    name, rows = scan_form(case.T if not reference else 1 if case.T > 1 else STAGED_FROM)
+    name, rows = scan_form(case.T if not reference else 1 if case.T > 1 else STAGED_FROM, case.B)
     return [bench.call(instance(kernel(name), D=c.gdn_dim, STATE=case.state, ROWS=rows), dims, buffers)]
 
 

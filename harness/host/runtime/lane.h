@@ -155,6 +155,14 @@ __forceinline__ void store_whole(void* p, Word v) {
   *static_cast<Word*>(p) = v;
 }
 
+template <class Word>
+__forceinline__ Word load_once(const Word* p) {
+  lane_rt::aligned(p, sizeof(Word), "load of a whole word");
+  return *p;
+}
+template <class Word>
+__forceinline__ void store_once(void* p, Word v) { store_whole(p, v); }
+
 inline void named_barrier(unsigned id, unsigned threads, LANE_SITE) {
   lane_rt::machine->barrier(id, threads, {"named_barrier", file, line});
 }
