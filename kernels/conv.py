@@ -6,7 +6,7 @@ from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims, tok
 
 RING = 8  # inputs a channel keeps: 3 behind a verify of 5 rows
 WARPS = 4
-SEGMENT = 16  # tokens of a warp
+SEGMENT = 8  # tokens of a warp
 
 
 def _derive(dims: Dims) -> dict[str, Value]:
