@@ -189,6 +189,12 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="delta_chunk<32, 4, float>",
     ),
     Refusal(
+        "delta_chunk: a thread updates one dim of a few state rows",
+        "delta_chunk.cu",
+        edit=("constexpr int DIMS = 16;", "constexpr int DIMS = 8;"),
+        expression="delta_chunk<32, 4, float>",
+    ),
+    Refusal(
         "attention: the chunk sum is one tree of 8 positions a lane",
         "attention.cuh",
         edit=("constexpr int CHUNK = 256;", "constexpr int CHUNK = 128;"),
