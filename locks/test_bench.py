@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.device import NotRun
 from harness.devices import open_device
 from oracle.config import preset
 from oracle.weights import load
 from reports import bench_decode
 from reports.bench_buffers import Bench, step_projections, weight_bytes
+from reports.bench_counters import COUNTERS, STALLS, figures, launch_all
+from reports.bench_counters import measure as measure_counters
 from reports.bench_projections import Case, measure
 from reports.bench_state import StateCase, measure_state
 
@@ -31,6 +34,14 @@ class TestProjections:
             "a8 13 rows", "a8 35 rows", "a8 70 rows", "a15 70 rows", "q4 70 rows",
         ]  # fmt: skip  # a list of names
         assert all(set(row["bits"].values()) == {True} and row["ms"] > 0 for row in rows)
+
+    def test_every_shape_of_a_step_has_a_speed_of_its_own(self) -> None:
+        """The launches of all shapes are those of the step, each timed and with its layout. Red: a shape left out."""
+        row = measure(open_device("host"), preset("tiny"), [Case("q4", 1)], 1)["rows"][0]
+
+        assert sum(one["launches"] for one in row["shapes"]) == row["projections"]
+        assert {one["kernel"] for one in row["shapes"]} == set(row["lowerings"])
+        assert all(one["us"] > 0 and one["share"] > 0 and one["grid"] > 0 for one in row["shapes"])
 
     def test_wrong_bits_have_no_speed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A projection that differs from the reference takes the case's speed away. Red: a check that is not read."""
@@ -78,6 +89,37 @@ class TestState:
 
         assert row["bits"] == {"before": True, "after": False}
         assert "ms" not in row
+
+
+class TestCounters:
+    """What limits the projections, through a profiler."""
+
+    def test_every_shape_of_a_step_is_launched_once(self) -> None:
+        """The watched process launches one projection of each shape a case, in order. Red: a shape left out."""
+        config = preset("tiny")
+        launched = launch_all(config, [Case("a8", 1), Case("q4", 3)], "host")
+        shapes = list(dict.fromkeys(f"{p.N} x {p.K}" for p in step_projections(config)))
+
+        assert [(one["case"], one["shape"]) for one in launched] == [
+            (case, shape) for case in ("a8 1 rows", "q4 3 rows") for shape in shapes
+        ]
+
+    def test_figures_name_what_a_launch_is_nearest_to(self) -> None:
+        """The largest share and the longest wait have their names, instructions are those of a block. Red: swapped."""
+        row = dict.fromkeys((*COUNTERS.values(), *(f"smsp__average_warps_issue_stalled_{s}_per_issue_active.ratio"
+                                                   for s in STALLS)), "1.5")  # fmt: skip  # a map
+        row |= {COUNTERS["us"]: "81,664", COUNTERS["issue"]: "42.13", COUNTERS["instructions"]: "28,685,017"}
+        row |= {"smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": "1.6"}
+        found = figures({"blocks": 100}, row)
+
+        assert (found["nearest"], found["waits_for"]) == ("issue", "wait")
+        assert (found["us"], found["instructions"]) == (81.664, 286850.17)
+
+    def test_without_a_profiler_nothing_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where there is no Nsight Compute the command says that it did not run. Red: counters of nothing."""
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(NotRun, match="Nsight Compute"):
+            measure_counters("tiny", [Case("a8", 1)])
 
 
 class TestDecode:

@@ -15,7 +15,8 @@ from harness.device import Device, Memory
 from kernels.catalogue import kernel
 from kernels.entry import Value, instance
 from kernels.lanes import lane
-from kernels.lowering import Machine, Projection, choose
+from kernels.lowering import Lowering, Machine, Projection, choose
+from kernels.rules import ceil_div
 from kernels.tuning import Tuning
 from oracle.config import ModelConfig
 from reports.bench_buffers import Bench, Call, step_projections, weight_bytes
@@ -26,6 +27,10 @@ LEAST_READ = 4300.0
 ENDS = 4
 #: Most rows of a decode step; more are a chunk of a prompt, whose largest case has PREFILL_ROWS.
 DECODE_ROWS, PREFILL_ROWS = 64, 512
+#: Launches of a shape that are timed together, at least.
+LEAST_LAUNCHES = 4
+#: What a layout of a launch is: these dims, where the kernel has them.
+LAYOUT = ("grid", "splits", "warps", "stages", "span", "width", "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,16 @@ CASES = (
 
 @dataclass(slots=True)
 class Step:
-    """The launches of one case. outputs: projection name -> what it writes; planes: how many planes."""
+    """The launches of one case. outputs: projection name -> what it writes; planes: how many planes. layouts: kernel,
+    template and layout.
+    """
 
     case: Case
     calls: dict[str, Call]
     references: dict[str, Call]
     outputs: dict[str, Memory]
     planes: dict[str, int]
+    layouts: dict[str, dict[str, Value]]
     lowerings: tuple[str, ...]
     reference: Memory
 
@@ -90,7 +98,9 @@ def _measure(
     wanted = {p.name: _reference(bench, step, p) for p in timed}
     right = {"before": _alone(bench, step, timed, wanted)}
     graph = bench.graph(list(step.calls.values()))
-    times = bench.times(graph, repeats if case.rows <= DECODE_ROWS else 5)
+    repeats = repeats if case.rows <= DECODE_ROWS else 5
+    times = bench.times(graph, repeats)
+    shapes = _shapes(bench, step, timed, repeats, read)
     # a role's output was last written by its last layer in the chain
     left = {step.outputs[p.name].name: p for p in timed}.values()
     right["chained"] = all(_same(bench, step, p, wanted[p.name]) for p in left)
@@ -112,14 +122,38 @@ def _measure(
         "GB_s": nbytes / ms / 1e6,
         "share": nbytes / ms / 1e6 / read,
         "TOPS": 2 * case.rows * sum(p.N * p.K for p in timed) / ms / 1e9,
+        "shapes": shapes,
     }
+
+
+def _shapes(
+    bench: Bench, step: Step, projections: Sequence[Projection], repeats: int, read: float
+) -> list[dict[str, Any]]:
+    """Each shape of the step by itself, all its layers as one graph: microseconds a launch, the share of the read."""
+    found = []
+    for N, K in dict.fromkeys((p.N, p.K) for p in projections):
+        names = [p.name for p in projections if (p.N, p.K) == (N, K)]
+        calls = [step.calls[name] for name in names] * ceil_div(LEAST_LAUNCHES, len(names))
+        us = 1e3 * statistics.median(bench.times(bench.graph(calls), repeats)) / len(calls)
+        nbytes = weight_bytes(N, K, 4 if "q4" in str(step.layouts[names[0]]["kernel"]) else 8)
+        found.append({
+            "shape": f"{N} x {K}", "launches": len(names), "us": us, "share": nbytes / us / 1e3 / read,
+            **step.layouts[names[0]],
+        })  # fmt: skip  # a map
+    return found
+
+
+def layout(lowering: Lowering) -> dict[str, Value]:
+    """A lowering in short: kernel, template, and the dims that lay it over the machine."""
+    dims = {name: lowering.dims[name] for name in LAYOUT if name in lowering.dims}
+    return {"kernel": lowering.kernel, **lowering.instance.template, **dims}
 
 
 def _step(bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, Memory], case: Case) -> Step:
     p = bench.device.properties
     machine, chosen_lane = Machine(p.arch, p.multiprocessors, p.shared_per_block), lane(case.lane)
     most = max(p.N for p in projections) * case.rows * 4
-    step = Step(case, {}, {}, {}, {}, (), bench.alloc("reference", most))
+    step = Step(case, {}, {}, {}, {}, {}, (), bench.alloc("reference", most))
     inputs = {K: bench.activations(K, case.rows, chosen_lane.words) for K in sorted({p.K for p in projections})}
     shared: dict[str, Memory] = {}
     for projection in projections:
@@ -133,6 +167,7 @@ def _step(bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, M
         step.calls[projection.name] = bench.call(chosen.instance, dims, {**buffers, "y": shared[role]})
         step.references[projection.name] = _reference_call(bench, projection, case, {**buffers, "y": step.reference})
         step.outputs[projection.name], step.planes[projection.name] = shared[role], chosen.planes
+        step.layouts[projection.name] = layout(chosen)
         step.lowerings = tuple(dict.fromkeys((*step.lowerings, chosen.kernel)))
     return step
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from harness.record import check_records, record
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
 from oracle.weights import load
-from reports import bench_cublas, bench_decode, bench_projections, bench_state
+from reports import bench_counters, bench_cublas, bench_decode, bench_projections, bench_state
 from reports.bench_buffers import Bench, step_projections
 
 #: What the read bandwidth is measured on.
@@ -26,11 +26,13 @@ READ_BYTES = {"cuda": 1 << 31, "host": 1 << 16}
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     sub = commands.add_parser("bench", help="measured speed of projections, state kernels or a whole decode")
-    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|state|decode|compare")
+    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|counters|state|decode|compare")
     projections = kinds.add_parser("projections", help="the projections of a step as one graph")
     projections.add_argument("--prefill", type=int, default=512, metavar="N", help="rows of the prefill case (512)")
     projections.add_argument("--no-cublas", action="store_true", help="do not time cuBLAS through PyTorch")
     projections.set_defaults(func=run_projections)
+    counters = kinds.add_parser("counters", help="what limits the projections: counters of the chip (Nsight Compute)")
+    counters.set_defaults(func=run_counters)
     state = kinds.add_parser("state", help="the Gated DeltaNet kernels of a step, every layer in one graph")
     state.add_argument("--prefill", default="512,4096", metavar="N,N", help="tokens of the prefill cases (512,4096)")
     state.add_argument("--no-fla", action="store_true", help="do not time flash-linear-attention")
@@ -42,7 +44,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     decode.add_argument("--lane", action="append", choices=bench_decode.LANES, metavar="L",
                         help="this exact lane (may be given again; default: all)")  # fmt: skip
     decode.set_defaults(func=run_decode)
-    for one in (projections, state, decode):
+    for one in (projections, counters, state, decode):
         one.add_argument("--config", default="qwen3.8-27b", metavar="C", help="preset or JSON file (qwen3.8-27b)")
         one.add_argument("--device", default="cuda", help="cuda (default), cuda:N or host")
         one.add_argument("--most", type=int, default=64, metavar="B", help="largest batch that is measured (64)")
@@ -66,6 +68,25 @@ def run_projections(args: argparse.Namespace) -> int:
         figures["cublas_ms"] = decode | bench_cublas.beside(shapes[:-1], [args.prefill])
     _finish(args, "bench-projections", figures, ("ms", "GB_s", "share", "TOPS"))
     return 0 if all(all(row["bits"].values()) for row in figures["rows"]) else 1
+
+
+def run_counters(args: argparse.Namespace) -> None:
+    """One line a case and shape: time, what the chip was busy with, instructions a block, what warps waited for."""
+    open_device(args.device)
+    cases = [c for c in bench_projections.CASES if c.rows <= min(args.most, bench_projections.DECODE_ROWS)]
+    rows = bench_counters.measure(args.config, cases)
+    path = None if args.no_record else record("bench-counters", {"config": args.config, "rows": rows})
+    if args.json:
+        print(json.dumps({"rows": rows, "record": None if path is None else path.name}, indent=1))
+        return
+    console = wide_console()
+    names = ("us", "memory", "issue", "shared", "multiprocessors", "instructions")
+    table = Table("case", "shape", *names, "nearest", "waits for", box=None)
+    for row in rows:
+        figures = (f"{row[name]:.4g}" for name in names)
+        table.add_row(row["case"], row["shape"], *figures, row["nearest"], row["waits_for"])
+    console.print(table)
+    console.print(f"record: {'none' if path is None else path.name}")
 
 
 def run_state(args: argparse.Namespace) -> int:
@@ -143,6 +164,7 @@ def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], col
     for row in figures["rows"]:
         table.add_row(row["name"], *(_cell(row, c) for c in columns))
     console.print(table)
+    _print_shapes(figures["rows"])
     console.print(f"read bandwidth of this run: {figures['read_GB_s']:.0f} GB/s")
     if "update_GB_s" in figures:
         console.print(f"read and write bandwidth of this run: {figures['update_GB_s']:.0f} GB/s")
@@ -160,6 +182,19 @@ def _cell(row: Mapping[str, Any], column: str) -> str:
     if row.get(column) is not None:
         return f"{row[column]:.4g}"
     return "" if "ms" in row else "wrong"
+
+
+def _print_shapes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The share of the memory's speed that each shape reaches by itself, a column a shape."""
+    timed = [row for row in rows if row.get("shapes")]
+    names = list(dict.fromkeys(one["shape"] for row in timed for one in row["shapes"]))
+    if not names:
+        return
+    table = Table("share of a shape", *names, box=None)
+    for row in timed:
+        shares = {one["shape"]: f"{one['share']:.3f}" for one in row["shapes"]}
+        table.add_row(row["name"], *(shares.get(name, "") for name in names))
+    wide_console().print(table)
 
 
 def run_compare(args: argparse.Namespace) -> None:
