@@ -34,6 +34,19 @@ __device__ __forceinline__ void barrier_wait(barrier_t* b, unsigned parity) {
       : "memory");
 }
 
+// one thread of a whole warp, which the compiler knows to be one
+__device__ __forceinline__ bool elected() {
+  unsigned yes;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}"
+      : "=r"(yes));
+  return yes != 0;
+}
+
 // ---- the copy engine: sizes and addresses are multiples of 16; what is read ONCE leaves L2 first
 
 template <bool ONCE = true>
@@ -90,15 +103,17 @@ __device__ __forceinline__ void raise_flag(unsigned* flag, unsigned value) {
   else asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(ptx::shared_address(flag)), "r"(value) : "memory");
 }
 
-// this block's own flag; raised by any block of the cluster or by this one only
+// This block's own flag; raised by any block of the cluster or by this one only. Who finds it down sleeps for a moment: a
+// warp that polls takes issue slots from those that work.
 template <bool CLUSTER>
 __device__ __forceinline__ void await_flag(const unsigned* flag, unsigned value) {
-  unsigned seen;
-  do {
+  for (unsigned seen;;) {
     if constexpr (CLUSTER)
       asm volatile("ld.acquire.cluster.shared::cta.u32 %0, [%1];" : "=r"(seen) : "r"(ptx::shared_address(flag)) : "memory");
     else asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(seen) : "r"(ptx::shared_address(flag)) : "memory");
-  } while (seen != value);
+    if (seen == value) return;
+    asm volatile("nanosleep.u32 40;");
+  }
 }
 
 // ---- posts in shared memory: a float and the sign that it has come are one word of 64 bits, 0 before, so that neither

@@ -1,19 +1,19 @@
 """Catalogue entries of the streaming projection: Q8_0 and Q4 panels through rings of bulk copies.
 
-Dims: grid: blocks along N. splits: blocks along K. warps: of a block. stages: of a warp's ring. width: groups of panels
-whose slice sums a block holds at a time. held: slices whose activation codes it holds.
+Dims: grid: blocks along N. splits: blocks along K. warps: of a block. stages: of a warp's ring. span: chunks of a
+stage. width: panels whose slice sums a block holds at a time. held: buffers of activations, PART chunks each.
 """
 
 from kernels.entry import Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.projections import (
     ARGS_TILED,
     GRID_RULE,
+    PANEL_BLOCKS,
     PANEL_ROWS,
     SIZE_RULES,
     SLICES,
     SPLIT_RULES,
     WORDS,
-    chunks_of_slice,
     derived,
     panel_bytes,
     row_groups,
@@ -21,8 +21,10 @@ from kernels.projections import (
 from kernels.rules import BLOCK, IN_REGISTERS, between, ceil_div
 
 SHARED_BUDGET = 227 * 1024
-COLS_ONE = Param("COLS", (8, 16, 32, 64))
-ARGS = (*ARGS_TILED, Scalar("stages"), Scalar("width"), Scalar("held"))
+#: Chunks of a slice that a buffer holds, as kernels/projection_stream.cu is compiled.
+PART = 6
+COLS = Param("COLS", (8, 16, 32, 64))
+ARGS = (*ARGS_TILED, Scalar("stages"), Scalar("span"), Scalar("width"), Scalar("held"))
 
 
 def held_rows(rows: int, cols: int) -> int:
@@ -30,9 +32,16 @@ def held_rows(rows: int, cols: int) -> int:
     return min(rows, cols) if cols == 8 else cols  # columns of one fragment
 
 
-def row_pitch_bytes(blocks: int) -> int:
-    """Bytes from one staged row to the next: room for a last chunk's padding, and 16 more than a multiple of 128."""
-    return ceil_div(ceil_div(blocks, SLICES) * BLOCK + 128, 128) * 128 + 16
+def most_warps(cols: int) -> int:
+    """Warps of a block, as kernels/projection_stream.cu is compiled: from 64 sequences on they need more registers."""
+    return 20 if cols <= 32 else 16  # sequences
+
+
+def part_bytes(rows: int, cols: int, words: int) -> int:
+    """Bytes of a buffer: rows of codes, a multiple of 128 and 16 bytes apart, and of scales, an odd multiple of 16
+    apart; and its state.
+    """
+    return held_rows(rows, cols) * (words * (PART * PANEL_BLOCKS * BLOCK + 16) + (PART | 1) * 16) + 16
 
 
 def slices_of(splits: int) -> int:
@@ -40,23 +49,26 @@ def slices_of(splits: int) -> int:
     return ceil_div(SLICES, splits)
 
 
-def fixed_bytes(rows: int, blocks: int, cols: int, words: int, panels: int, splits: int, width: int, held: int) -> int:
-    """Shared memory of a block besides its rings: sums with a turn each, activation scales and codes."""
-    sums = 0 if splits > 1 else width * (panels * PANEL_ROWS * cols * 4 + 4)
-    scales = slices_of(splits) * chunks_of_slice(blocks) * 4 * cols * 4
-    return sums + scales + held * (words * held_rows(rows, cols) * row_pitch_bytes(blocks) + 16)
+def fixed_bytes(rows: int, cols: int, words: int, splits: int, width: int, held: int) -> int:
+    """Shared memory of a block besides its rings: sums with a turn each, and parts of the activations."""
+    sums = 0 if splits > 1 else width * (PANEL_ROWS * cols * 4 + 4)
+    return sums + held * part_bytes(rows, cols, words)
 
 
-def stage_bytes(bits: int, panels: int) -> int:
-    """Bytes of one stage of one warp: a chunk of every panel, and its barrier."""
-    return panels * panel_bytes(bits) + 8
+def stage_bytes(bits: int, span: int) -> int:
+    """Bytes of one stage of one warp: so many chunks, and its barrier."""
+    return span * panel_bytes(bits) + 8
 
 
 def _smem(d: Dims) -> int:
-    rows, blocks, cols, words = (int(d[name]) for name in ("rows", "KB", "COLS", "WORDS"))
-    panels, splits, width, held = (int(d[name]) for name in ("PANELS", "splits", "width", "held"))
-    rings = int(d["warps"]) * int(d["stages"]) * stage_bytes(int(d["BITS"]), panels)
-    return rings + fixed_bytes(rows, blocks, cols, words, panels, splits, width, held)
+    rings = int(d["warps"]) * int(d["stages"])
+    sizes = (int(d[name]) for name in ("rows", "COLS", "WORDS", "splits", "width", "held"))
+    return rings * stage_bytes(int(d["BITS"]), int(d["span"])) + fixed_bytes(*sizes)
+
+
+def _window(d: Dims) -> int:
+    """Chunks that all buffers hold."""
+    return int(d["held"]) * PART
 
 
 def _geometry(d: Dims) -> Geometry:
@@ -64,13 +76,8 @@ def _geometry(d: Dims) -> Geometry:
     return Geometry(grid, (32 * int(d["warps"]), 1, 1), _smem(d))
 
 
-def _groups(d: Dims) -> int:
-    return ceil_div(int(d["N"]), PANEL_ROWS * int(d["PANELS"]))
-
-
-def most_warps(cols: int) -> int:
-    """Warps of a block: from 32 sequences on a thread needs more registers than 16 warps leave it."""
-    return 16 if cols <= 16 else 8  # as kernels/projection_stream.cu is compiled
+def _panels(d: Dims) -> int:
+    return ceil_div(int(d["N"]), PANEL_ROWS)
 
 
 RULES = (
@@ -79,15 +86,25 @@ RULES = (
     row_groups("y", 8),
     GRID_RULE,
     between("stages", 1, 16, "the stages that a ring is built for"),
-    between("width", 1, 32, "the groups whose sums a block can hold"),
-    between("held", 1, SLICES, "the slices of K"),
+    between("width", 1, 32, "the panels whose sums a block can hold"),
+    between("span", 1, 32, "the chunks of one copy"),
+    between("held", 1, 32, "the buffers that the threads of a warp set up"),
+    Rule(
+        lambda d: PART % int(d["span"]) == 0 or int(d["chunks"]) <= PART,
+        f"span = {{span}}: a copy of so many chunks crosses the end of a buffer of {PART}",
+    ),
     Rule(
         lambda d: 1 <= int(d["warps"]) <= most_warps(int(d["COLS"])),
-        "warps = {warps} of a block of {COLS} sequences: it has at least 1, and at most 16 up to 16 sequences, else 8",
+        "warps = {warps} of a block of {COLS} sequences: it has at least 1, and at most 20 up to 32 sequences, else 16",
+    ),
+    Rule(
+        lambda d: _window(d) >= int(d["chunks"]) or int(d["width"]) <= int(d["warps"]),
+        "{held} buffers hold less than a slice of {chunks} chunks, which {warps} warps read more than once for {width} "
+        "panels: every warp would wait for another",
     ),
     Rule(
         lambda d: _smem(d) <= SHARED_BUDGET,
-        f"{{warps}} rings of {{stages}} stages, {{width}} groups of sums and {{held}} slices of {{rows}} rows of "
+        f"{{warps}} rings of {{stages}} stages, {{width}} panels of sums and {{held}} parts of {{rows}} rows of "
         f"K = {{K}} exceed {SHARED_BUDGET} bytes of shared memory",
     ),
 )
@@ -103,7 +120,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         params=params,
         args=ARGS,
         geometry=_geometry,
-        derive=derived(_groups, bits=bits, warps=4, stages=3, width=2, held=2),
+        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, width=2, held=2),
         rules=RULES,
         archs=("sm_90a",),
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},
@@ -115,18 +132,13 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
 
 PROJECTION_STREAM = _kernel(
     "projection_stream",
-    (WORDS, Param("BITS", (8,)), COLS_ONE, Param("PANELS", (1,))),
+    (WORDS, Param("BITS", (8,)), COLS),
     "Panels of 16 weight rows streamed by warps through rings of bulk copies; slice sums handed on in order.",
-)
-PROJECTION_STREAM_PAIRS = _kernel(
-    "projection_stream_pairs",
-    (Param("WORDS", (1,)), Param("BITS", (8,)), Param("COLS", (32, 64)), Param("PANELS", (2,))),
-    "The same with two panels a warp, which share every activation fragment.",
 )
 PROJECTION_STREAM_Q4 = _kernel(
     "projection_stream_q4",
-    (Param("WORDS", (1,)), Param("BITS", (4,)), COLS_ONE, Param("PANELS", (1,))),
+    (Param("WORDS", (1,)), Param("BITS", (4,)), COLS),
     "The same with Q4 panels.",
 )
 
-KERNELS = (PROJECTION_STREAM, PROJECTION_STREAM_PAIRS, PROJECTION_STREAM_Q4)
+KERNELS = (PROJECTION_STREAM, PROJECTION_STREAM_Q4)

@@ -9,7 +9,10 @@ namespace lane {
 // taken back after it, so that no byte borrows from its neighbour.
 __device__ inline unsigned unbias(unsigned nibbles) { return ((nibbles | 0x80808080u) - 0x08080808u) ^ 0x80808080u; }
 
-// the same from 16 bits that hold the nibbles in the order of K
+// 16 times four codes, from nibbles in the high halves of bytes: the bias of 8 is the sign bit turned over
+__device__ inline unsigned high_nibbles(unsigned packed) { return (packed & 0xF0F0F0F0u) ^ 0x80808080u; }
+
+// four nibbles in the low halves of bytes, from 16 bits that hold them in the order of K
 __device__ inline unsigned spread_nibbles(unsigned packed) {
   const unsigned twice = __byte_perm(packed, 0, 0x1100);
   return (twice & 0x000F000Fu) | (twice >> 4 & 0x0F000F00u);
@@ -108,6 +111,45 @@ struct WeightPanels {
       a[0] = unbias(v.x & 0x0F0F0F0Fu), a[2] = unbias(v.x >> 4 & 0x0F0F0F0Fu);
       a[1] = unbias(v.y & 0x0F0F0F0Fu), a[3] = unbias(v.y >> 4 & 0x0F0F0F0Fu);
     }
+  }
+
+  // An even COUNT of blocks as A operands of codes times GAIN: a code of 4 bits stays in the high half of its byte, where the bias is
+  // one exclusive or, and its scale is divided by GAIN, which is exact.
+  static constexpr int GAIN = BITS == 4 ? 16 : 1;
+
+  template <int COUNT>
+  __device__ static void row_fragments(unsigned (&a)[COUNT][4], const unsigned char* panel, int first) {
+    const unsigned char* at = panel + first * 64 * BITS + threadIdx.x % 32 * 16;
+    if constexpr (BITS == 8) {
+#pragma unroll
+      for (int b = 0; b < COUNT; ++b) {
+        const uint4 v = load16(at + b * 512);
+        a[b][0] = v.x, a[b][1] = v.y, a[b][2] = v.z, a[b][3] = v.w;
+      }
+    } else {
+#pragma unroll
+      for (int b = 0; b < COUNT; b += 2) {
+        const uint4 v = load16(at + b * 256);
+        a[b][0] = high_nibbles(v.x << 4), a[b][1] = high_nibbles(v.y << 4);
+        a[b][2] = high_nibbles(v.x), a[b][3] = high_nibbles(v.y);
+        a[b + 1][0] = high_nibbles(v.z << 4), a[b + 1][1] = high_nibbles(v.w << 4);
+        a[b + 1][2] = high_nibbles(v.z), a[b + 1][3] = high_nibbles(v.w);
+      }
+    }
+  }
+
+  // the scales of rows g and g + 8 of those blocks, for codes times GAIN
+  template <int COUNT>
+  __device__ static void row_scales(WeightScale (&s)[COUNT][2], const unsigned char* panel, int first) {
+    const unsigned char* at = panel + CODES + threadIdx.x % 32 / 4 * 16 + first * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int b = 0; b < COUNT; b += 2) {
+        const unsigned two = *reinterpret_cast<const unsigned*>(at + half * 8 + b * 2);
+        s[b][half] = weight_scale(to_float(half_t{static_cast<unsigned short>(two)}) * (1.0f / GAIN));
+        s[b + 1][half] = weight_scale(to_float(half_t{static_cast<unsigned short>(two >> 16)}) * (1.0f / GAIN));
+      }
   }
 
   __device__ static void column_fragments(unsigned (&f)[4], const unsigned char* panel, int b) {

@@ -145,12 +145,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "projection_stream: a block holds 8 to 64 sequences, 8 a fragment",
         "projection_stream.cu",
-        expression="projection_stream<1, 8, 128, 1>",
-    ),
-    Refusal(
-        "projection_stream: a warp streams one panel or two",
-        "projection_stream.cu",
-        expression="projection_stream<1, 8, 8, 3>",
+        expression="projection_stream<1, 8, 128>",
     ),
     Refusal(
         "a head has 32, 64, 128 or 256 dims: a lane owns 1, 2, 4 or 8",

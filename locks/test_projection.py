@@ -81,7 +81,7 @@ class TestFamily:
             *("gemm_rows", "gemm_rows_wide", "gemm_rows_q4", "gemm_rows_q4_wide"),
             *("gemm_rows_tiled", "gemm_rows_tiled_wide", "gemm_rows_tiled_q4", "gemm_rows_tiled_q4_wide"),
             *("gemm_wg", "gemm_wg_q4"),
-            *("projection_stream", "projection_stream_pairs", "projection_stream_q4"),
+            *("projection_stream", "projection_stream_q4"),
         }
 
         assert set(FAMILY) == named
@@ -392,6 +392,9 @@ class TestRefusals:
             ("gemm_tc", {"grid": 0}, "grid = 0 must be between 1"),
             ("gemm_dp4a", {"y_pitch": 15}, "y_pitch = 15 is less than the row it has to hold"),
             ("gemm_rows", {"KB": 2}, "KB = 2 is not K / 32"),
+            ("projection_stream", {"warps": 21}, "warps = 21 of a block of 8 sequences"),
+            ("projection_stream", {"K": 16384, "held": 1, "width": 5}, "every warp would wait for another"),
+            ("projection_stream", {"stages": 16, "span": 6}, "exceed 232448 bytes of shared memory"),
         ],
     )
     def test_a_launch_that_cannot_be_is_refused(self, name: str, dims: dict[str, int], sentence: str) -> None:

@@ -51,6 +51,30 @@ class TestRing:
             assert_same_bits(run_once(device, f.instance, case.dims, case.inputs)["y"], first, name)
 
 
+STREAMS = [n for n in FAMILY if n.startswith("projection_stream")]
+#: Layouts of a streaming projection of 5 panels on slices of 3 to 8 chunks, from one of everything to all at once.
+LAYOUTS = (
+    {"grid": 1, "warps": 1, "stages": 1, "span": 1, "width": 1, "held": 1},
+    {"grid": 1, "warps": 5, "stages": 3, "span": 1, "width": 5, "held": 2},
+    {"grid": 1, "warps": 2, "stages": 1, "span": 2, "width": 2, "held": 1},
+    {"grid": 2, "warps": 4, "stages": 2, "span": 2, "width": 5, "held": 3},
+    {"grid": 1, "warps": 4, "stages": 1, "span": 2, "width": 3, "held": 16},
+    {"grid": 1, "warps": 2, "stages": 2, "span": 1, "width": 1, "held": 2, "splits": 3},
+)
+
+
+class TestStream:
+    """The streaming projection is the contract for every layout."""
+
+    @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda d: "-".join(f"{k}{v}" for k, v in d.items()))
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_layouts_do_not_matter(self, device: Device, name: str, layout: dict[str, int]) -> None:
+        """Rings, copies, bands and buffers of any size, whole chunks or not. Red: a phase or a turn taken early."""
+        for KB in (83, 230, 256):
+            o = operands(3, 75, 32 * KB, 1)
+            assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
+
+
 def ceil_to(a: int, step: int) -> int:
     """The least multiple of a step that is not below a."""
     return -(-a // step) * step
@@ -76,14 +100,14 @@ def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
     if f.name == "gemm_mma":
         return {"mma_s8": ceil_to(N, 16) * ceil_to(rows, 16) * words * blocks // 128, "dp4a": 0}
     if "stream" in f.name:
-        # every block (one a group of panels here) stages the activations once, and each chunk comes once
-        tall, wide = ceil_to(N, 16 * int(t["PANELS"])), int(t["COLS"])
-        bits, launched = 4 if f.is_q4 else 8, tall // (16 * int(t["PANELS"]))
+        # every block (one a panel here) stages the activations once, and each chunk comes once
+        tall, wide = ceil_to(N, 16), int(t["COLS"])
+        bits, launched = 4 if f.is_q4 else 8, tall // 16
         return {
             "mma_s8": tall * wide * words * blocks // 128,
             "dp4a": 0,
-            "bulk_bytes": tall // 16 * panel_bytes(bits) * blocks // 4 + launched * rows * K * words,
-            "cp_async_bytes": launched * rows * 4 * blocks,
+            "bulk_bytes": tall // 16 * panel_bytes(bits) * blocks // 4 + launched * rows * (K * words + 4 * blocks),
+            "cp_async_bytes": 0,
         }
     tall = ceil_to(N, 16 * warps if "tc" in f.name else 64 * int(t["PANELS"]))
     wide = ceil_to(rows, int(t["COLS"]) if "tc" in f.name else 128)
