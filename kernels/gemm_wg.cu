@@ -32,53 +32,62 @@ struct TileWalk {
   }
 };
 
-// What a thread copies of every chunk of a tile, and the first lane of a warp by the copy engine: its pointers change with
-// the tile alone, since the arithmetic of a chunk would be issued by every warp of the block.
+// What a thread of the group that copies brings of every chunk of a tile. Its pointers change with the tile alone.
 template <int WORDS, class WEIGHTS>
 struct Source {
   using X = lane::ActivationStage<WORDS, COLUMNS, 4>;
-  static constexpr int CODES = COLUMNS * 8 / THREADS, SCALES = (COLUMNS * 4 + THREADS - 1) / THREADS;  // copies of a thread, a word
-  static constexpr int CODE_STEP = THREADS / 8, SCALE_STEP = THREADS / 4;              // rows apart: one place of the swizzle
+  static constexpr int CODES = COLUMNS / 16, SCALES = COLUMNS / 32, PANELS = WARPS / 4;  // copies of a thread, a word
 
-  const signed char* codes[CODES];
-  const float* scales[SCALES];
-  const unsigned char* panel;
+  const signed char* codes[CODES];      // unit thread % 8 of rows thread / 8 + 16 i
+  const float* scales[SCALES];          // block thread % 4 of rows thread / 4 + 32 i
+  const unsigned char* panels[PANELS];  // of the first lane of each warp: warp + 4 i
 
   __device__ void enter(const signed char* all_codes, const float* all_scales, const unsigned char* tiles, int first, int index,
                         int rows, int last_panel, int KB) {
+    const int thread = threadIdx.x - THREADS, last = rows - 1;
+    // a row past the last reads the last again
 #pragma unroll
-    for (int i = 0; i < CODES; ++i) codes[i] = all_codes + lane::widened(row(first, i * CODE_STEP + threadIdx.x / 8, rows), WORDS * KB * 32) + threadIdx.x % 8 * 16;
+    for (int i = 0; i < CODES; ++i) {
+      const int row = first + thread / 8 + 16 * i;
+      codes[i] = all_codes + lane::widened(row < last ? row : last, WORDS * KB * 32) + thread % 8 * 16;
+    }
 #pragma unroll
-    for (int i = 0; i < SCALES; ++i) scales[i] = all_scales + lane::widened(row(first, i * SCALE_STEP + threadIdx.x / 4, rows), KB) + threadIdx.x % 4;
-    panel = tiles + (index < last_panel ? index : last_panel) * (static_cast<long long>(lane::SLICES) * lane::chunks_of_slice(KB) * WEIGHTS::BYTES);
+    for (int i = 0; i < SCALES; ++i) {
+      const int row = first + thread / 4 + 32 * i;
+      scales[i] = all_scales + lane::widened(row < last ? row : last, KB) + thread % 4;
+    }
+    const long long panel_bytes = static_cast<long long>(lane::SLICES) * lane::chunks_of_slice(KB) * WEIGHTS::BYTES;
+#pragma unroll
+    for (int i = 0; i < PANELS; ++i) {
+      const int panel = index + thread / 32 + 4 * i;
+      panels[i] = tiles + (panel < last_panel ? panel : last_panel) * panel_bytes;
+    }
   }
 
   __device__ void copy(unsigned char* slot, barrier_t* full, const lane::Walk<4>& at, int KB) const {
-    const int warp = threadIdx.x / 32, count = at.count();
-    if (threadIdx.x % 32 == 0) {
-      lane::barrier_expect(full, WEIGHTS::BYTES);
-      const unsigned char* from = panel + lane::widened(at.slice * lane::chunks_of_slice(KB) + at.chunk(), WEIGHTS::BYTES);
-      lane::bulk_copy<false>(slot + X::BYTES + warp * WEIGHTS::BYTES, from, WEIGHTS::BYTES, full);
+    const int thread = threadIdx.x - THREADS, count = at.count();
+    if (thread % 32 == 0) {
+      const long long chunk = lane::widened(at.slice * lane::chunks_of_slice(KB) + at.chunk(), WEIGHTS::BYTES);
+      unsigned char* to = slot + X::BYTES + thread / 32 * WEIGHTS::BYTES;
+      lane::barrier_expect(full, PANELS * WEIGHTS::BYTES);
+#pragma unroll
+      for (int i = 0; i < PANELS; ++i) lane::bulk_copy<false>(to + i * 4 * WEIGHTS::BYTES, panels[i] + chunk, WEIGHTS::BYTES, full);
     }
-    if (threadIdx.x % 8 < 2 * count) {
-      const int line = threadIdx.x / 8;
-      unsigned char* place = slot + line * 128 + (threadIdx.x % 8 ^ line % 8) * 16;
+    if (thread % 8 < 2 * count) {
+      const int line = thread / 8;
+      unsigned char* place = slot + line * 128 + (thread % 8 ^ line % 8) * 16;
 #pragma unroll
       for (int word = 0; word < WORDS; ++word)
 #pragma unroll
         for (int i = 0; i < CODES; ++i)
-          lane::cp_async16(place + (word * COLUMNS + i * CODE_STEP) * 128, codes[i] + word * KB * 32 + at.block * 32);
+          lane::cp_async16(place + (word * COLUMNS + i * 16) * 128, codes[i] + word * KB * 32 + at.block * 32);
     }
-    if (threadIdx.x % 4 < count && threadIdx.x < 4 * COLUMNS) {
-      float* place = reinterpret_cast<float*>(slot + X::CODES) + threadIdx.x % 4 * COLUMNS + place_of_scale(threadIdx.x / 4);
+    if (thread % 4 < count) {
+      float* place = reinterpret_cast<float*>(slot + X::CODES) + thread % 4 * COLUMNS + place_of_scale(thread / 4);
 #pragma unroll
-      for (int i = 0; i < SCALES; ++i) lane::cp_async4(place + i * SCALE_STEP, scales[i] + at.block);
+      for (int i = 0; i < SCALES; ++i) lane::cp_async4(place + i * 32, scales[i] + at.block);
     }
   }
-
- private:
-  // a row past the last reads the last again
-  __device__ static int row(int first, int r, int rows) { return first + r < rows ? first + r : rows - 1; }
 };
 
 // one product of a part of the columns: the rows at `codes`, word WORD of their codes
@@ -131,47 +140,73 @@ __device__ inline void multiply(float (&acc)[PARTS][SUMS], const unsigned char* 
   }
 }
 
+// Chunks of the block's tiles into the ring, by a group of their own. A stage is full when the copy engine has brought its
+// panels and each thread has seen its own copies come and has shown them to the tensor core; that is one chunk later.
+template <int WORDS, class W, int STAGES>
+__device__ inline void feed(TileWalk walk, Source<WORDS, W>& source, unsigned char* ring, int stage_bytes, barrier_t* full, barrier_t* empty,
+                            const signed char* codes, const float* scales, const unsigned char* tiles, int columns, int rows, int last_panel) {
+  const auto enter = [&] {
+    source.enter(codes, scales, tiles, walk.tile % columns * COLUMNS, walk.tile / columns * WARPS, rows, last_panel, walk.KB);
+  };
+  const auto show = [&](int stage) {
+    lane::fence_proxy();
+    lane::barrier_arrive(full + stage);
+  };
+  if (walk.more()) enter();
+  int stage = 0, before = -1;
+  for (unsigned parity = 1; walk.more();) {
+    lane::barrier_wait(empty + stage, parity);
+    source.copy(ring + stage * stage_bytes, full + stage, walk.at, walk.KB);
+    lane::cp_async_commit();
+    if (before >= 0) {
+      lane::cp_async_wait<1>();
+      show(before);
+    }
+    before = stage;
+    if (walk.next() && walk.more()) enter();
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+  lane::cp_async_wait<0>();
+  if (before >= 0) show(before);
+}
+
 template <int WORDS, int BITS, int STAGES>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS + 128, 1)
 gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
         const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
         float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB) {
   static_assert(STAGES >= 2, "gemm_wg: a chunk is copied while another is multiplied");
   using X = lane::ActivationStage<WORDS, COLUMNS, 4>;
   using W = lane::WeightPanels<BITS>;
-  constexpr int STAGE = X::BYTES + WARPS * W::BYTES;
+  constexpr int STAGE = X::BYTES + WARPS * W::BYTES, TOTALS = 4 * PARTS * SUMS * THREADS;
   static_assert(STAGE % 1024 == 0, "gemm_wg: the swizzle of a stage's codes repeats every 1024 bytes");
-  static_assert(STAGES * (STAGE + 8) + 4 * PARTS * SUMS * THREADS <= lane::SHARED_BUDGET, "gemm_wg: the stages do not fit a block");
+  static_assert(STAGES * (STAGE + 16) + TOTALS <= lane::SHARED_BUDGET, "gemm_wg: the stages do not fit a block");
   DYNAMIC_SHARED_ALIGNED(1024, unsigned char, ring);
-  float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + threadIdx.x;
-  barrier_t* full = reinterpret_cast<barrier_t*>(ring + STAGES * STAGE + 4 * PARTS * SUMS * THREADS);
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  const int columns = (rows + COLUMNS - 1) / COLUMNS, last_panel = (N + 15) / 16 - 1;
+  barrier_t* full = reinterpret_cast<barrier_t*>(ring + STAGES * STAGE + TOTALS);
+  barrier_t* empty = full + STAGES;
+  const int warp = threadIdx.x / 32, columns = (rows + COLUMNS - 1) / COLUMNS;
   const bool planes = gridDim.y > 1;
-  const lane::Slices share(blockIdx.y, gridDim.y);
-
   if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; ++i) lane::barrier_init(full + i, WARPS);
+    for (int i = 0; i < STAGES; ++i) lane::barrier_init(full + i, 128 + 4), lane::barrier_init(empty + i, WARPS);
     lane::barrier_publish();
   }
-#pragma unroll
-  for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = 0.0f;
   __syncthreads();
 
   // tiles of one column of weights follow each other, so that its weights are read from memory once
-  TileWalk now(share, columns * ((N + 16 * WARPS - 1) / (16 * WARPS)), KB), ahead = now;
-  Source<WORDS, W> source;
-  const auto enter = [&] {
-    source.enter(codes, scales, tiles, ahead.tile % columns * COLUMNS, ahead.tile / columns * WARPS + warp, rows, last_panel, KB);
-  };
-  const auto copy = [&](int stage) {
-    source.copy(ring + stage * STAGE, full + stage, ahead.at, KB);
-    if (ahead.next() && ahead.more()) enter();
-  };
-  if (ahead.more()) enter();
-
+  TileWalk now(lane::Slices(blockIdx.y, gridDim.y), columns * ((N + 16 * WARPS - 1) / (16 * WARPS)), KB);
+  if (warp >= WARPS) {
+    lane::keep_registers<72>();
+    Source<WORDS, W> source;
+    feed<WORDS, W, STAGES>(now, source, ring, STAGE, full, empty, codes, scales, tiles, columns, rows, (N + 15) / 16 - 1);
+    return;
+  }
+  lane::take_registers<216>();
+  float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + threadIdx.x;
   float acc[PARTS][SUMS] = {};
+#pragma unroll
+  for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = 0.0f;
   const auto store = [&](int tile, int plane) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int n = (tile / columns * WARPS + warp) * 16 + g, first = tile % columns * COLUMNS + 2 * t;
 #pragma unroll
     for (int i = 0; i < PARTS * SUMS; ++i) {
@@ -180,25 +215,15 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
       totals[i * THREADS] = 0.0f;
     }
   };
-
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (ahead.more()) copy(stage);
-    lane::cp_async_commit();
-  }
   unsigned parity = 0;
   for (int used = 0; now.more();) {
-    // this thread's copies of the chunk have come and the tensor core may see them; then everybody's have, and nobody reads
-    // the stage before any more
-    lane::cp_async_wait<STAGES - 2>();
-    lane::fence_proxy();
     lane::barrier_wait(full + used, parity);
-    __syncthreads();
-    if (ahead.more()) copy(used == 0 ? STAGES - 1 : used - 1);
-    lane::cp_async_commit();
     const int count = now.at.count();
     if (count == 4) multiply<WORDS, X, W, 4>(acc, ring + used * STAGE, 0);
     else
       for (int b = 0; b < count; ++b) multiply<WORDS, X, W, 1>(acc, ring + used * STAGE, b);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) lane::barrier_arrive(empty + used);
     if (now.at.closes()) {
 #pragma unroll
       for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = totals[i * THREADS] + acc[i / SUMS][i % SUMS], acc[i / SUMS][i % SUMS] = 0.0f;
