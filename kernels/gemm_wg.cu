@@ -201,18 +201,34 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
     return;
   }
   lane::take_registers<216>();
-  float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + threadIdx.x;
+  // the sums of closed slices, four of a thread side by side
+  float* totals = reinterpret_cast<float*>(ring + STAGES * STAGE) + 4 * threadIdx.x;
   float acc[PARTS][SUMS] = {};
 #pragma unroll
-  for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = 0.0f;
+  for (int i = 0; i < PARTS * SUMS; i += 4) lane::store16(totals + i * THREADS, uint4{0, 0, 0, 0});
+  const auto close = [&] {
+#pragma unroll
+    for (int i = 0; i < PARTS * SUMS; i += 4) {
+      float* a = acc[i / SUMS] + i % SUMS;
+      const uint4 t = lane::load16(totals + i * THREADS);
+      lane::store16(totals + i * THREADS, uint4{lane::bits(lane::from_bits(t.x) + a[0]), lane::bits(lane::from_bits(t.y) + a[1]),
+                                                lane::bits(lane::from_bits(t.z) + a[2]), lane::bits(lane::from_bits(t.w) + a[3])});
+      a[0] = a[1] = a[2] = a[3] = 0.0f;
+    }
+  };
   const auto store = [&](int tile, int plane) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int n = (tile / columns * WARPS + warp) * 16 + g, first = tile % columns * COLUMNS + 2 * t;
 #pragma unroll
-    for (int i = 0; i < PARTS * SUMS; ++i) {
-      const int row = first + i / 4 * 8 + i % 2, column = n + i / 2 % 2 * 8;
-      if (row < rows && column < N) *lane::output(y, plane, rows, row, y_pitch, column) = totals[i * THREADS];
-      totals[i * THREADS] = 0.0f;
+    for (int i = 0; i < PARTS * SUMS; i += 4) {
+      const uint4 four = lane::load16(totals + i * THREADS);
+      const unsigned sums[4] = {four.x, four.y, four.z, four.w};
+      lane::store16(totals + i * THREADS, uint4{0, 0, 0, 0});
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int row = first + i * 2 + k % 2, column = n + k / 2 * 8;
+        if (row < rows && column < N) *lane::output(y, plane, rows, row, y_pitch, column) = lane::from_bits(sums[k]);
+      }
     }
   };
   unsigned parity = 0;
@@ -225,8 +241,7 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
     __syncwarp();
     if (threadIdx.x % 32 == 0) lane::barrier_arrive(empty + used);
     if (now.at.closes()) {
-#pragma unroll
-      for (int i = 0; i < PARTS * SUMS; ++i) totals[i * THREADS] = totals[i * THREADS] + acc[i / SUMS][i % SUMS], acc[i / SUMS][i % SUMS] = 0.0f;
+      close();
       if (planes) store(now.tile, now.at.slice);
     }
     const int tile = now.tile;
