@@ -2,93 +2,18 @@
 //
 // A warp loads its 16 weight rows of a block of 32 as one A operand; the activations stay in shared memory, where the tensor
 // core reads them by itself. So of the issue slots that a block costs almost all are the float operations of the contract:
-// per output one conversion and two roundings. Products of one warpgroup run beside the float operations of the other.
-// The sums of the slices before the one in progress are touched 8 times a tile and wait in shared memory.
+// per output one conversion and two roundings, 12 a 16 x 8 x 32 product; without the ring they run at 18 cycles (an H200: what
+// an fma with three registers of its own costs). Products of one part of the columns run beside the sums of the other.
 //
-// The ring goes on from one tile of the block to the next. A stage holds a chunk of 4 blocks: codes [word][row] of 128 bytes,
-// swizzled; scales [block][row]; 8 panels, which the copy engine brings.
-#include "hopper.cuh"
-#include "projection_tile.cuh"
+// A group of its own copies (gemm_wg.cuh), so that no warp that multiplies waits for a barrier of the block, and the ring goes
+// on from one tile to the next. The sums of the slices before the one in progress are touched 8 times a tile and wait in
+// shared memory.
+#include "gemm_wg.cuh"
 
-constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, COLUMNS = 128;
+using namespace warpgroup;
+
 constexpr int PARTS = 2, PART = COLUMNS / PARTS;  // products of a warp in flight, and their columns
 constexpr int SUMS = PART / 2;                    // of a thread and part
-
-// Where the scale of activation row r lies among those of its block: a lane's four of two neighbouring fragments side by side.
-__device__ inline int place_of_scale(int r) { return r / 16 * 16 + r % 8 / 2 * 4 + r % 16 / 8 * 2 + r % 2; }
-
-// chunks of the tiles blockIdx.x, blockIdx.x + gridDim.x, .. in the order in which they are multiplied
-struct TileWalk {
-  lane::Slices share;
-  int tile, tiles, KB;
-  lane::Walk<4> at;
-  __device__ TileWalk(lane::Slices s, int all, int blocks) : share(s), tile(blockIdx.x), tiles(all), KB(blocks), at(s, blocks) {}
-  __device__ bool more() const { return tile < tiles; }
-  __device__ bool next() {  // whether a tile has ended
-    at.next();
-    if (!at.done()) return false;
-    tile += gridDim.x, at = lane::Walk<4>(share, KB);
-    return true;
-  }
-};
-
-// What a thread of the group that copies brings of every chunk of a tile. Its pointers change with the tile alone.
-template <int WORDS, class WEIGHTS>
-struct Source {
-  using X = lane::ActivationStage<WORDS, COLUMNS, 4>;
-  static constexpr int CODES = COLUMNS / 16, SCALES = COLUMNS / 32, PANELS = WARPS / 4;  // copies of a thread, a word
-
-  const signed char* codes[CODES];      // unit thread % 8 of rows thread / 8 + 16 i
-  const float* scales[SCALES];          // block thread % 4 of rows thread / 4 + 32 i
-  const unsigned char* panels[PANELS];  // of the first lane of each warp: warp + 4 i
-
-  __device__ void enter(const signed char* all_codes, const float* all_scales, const unsigned char* tiles, int first, int index,
-                        int rows, int last_panel, int KB) {
-    const int thread = threadIdx.x - THREADS, last = rows - 1;
-    // a row past the last reads the last again
-#pragma unroll
-    for (int i = 0; i < CODES; ++i) {
-      const int row = first + thread / 8 + 16 * i;
-      codes[i] = all_codes + lane::widened(row < last ? row : last, WORDS * KB * 32) + thread % 8 * 16;
-    }
-#pragma unroll
-    for (int i = 0; i < SCALES; ++i) {
-      const int row = first + thread / 4 + 32 * i;
-      scales[i] = all_scales + lane::widened(row < last ? row : last, KB) + thread % 4;
-    }
-    const long long panel_bytes = static_cast<long long>(lane::SLICES) * lane::chunks_of_slice(KB) * WEIGHTS::BYTES;
-#pragma unroll
-    for (int i = 0; i < PANELS; ++i) {
-      const int panel = index + thread / 32 + 4 * i;
-      panels[i] = tiles + (panel < last_panel ? panel : last_panel) * panel_bytes;
-    }
-  }
-
-  __device__ void copy(unsigned char* slot, barrier_t* full, const lane::Walk<4>& at, int KB) const {
-    const int thread = threadIdx.x - THREADS, count = at.count();
-    if (thread % 32 == 0) {
-      const long long chunk = lane::widened(at.slice * lane::chunks_of_slice(KB) + at.chunk(), WEIGHTS::BYTES);
-      unsigned char* to = slot + X::BYTES + thread / 32 * WEIGHTS::BYTES;
-      lane::barrier_expect(full, PANELS * WEIGHTS::BYTES);
-#pragma unroll
-      for (int i = 0; i < PANELS; ++i) lane::bulk_copy<false>(to + i * 4 * WEIGHTS::BYTES, panels[i] + chunk, WEIGHTS::BYTES, full);
-    }
-    if (thread % 8 < 2 * count) {
-      const int line = thread / 8;
-      unsigned char* place = slot + line * 128 + (thread % 8 ^ line % 8) * 16;
-#pragma unroll
-      for (int word = 0; word < WORDS; ++word)
-#pragma unroll
-        for (int i = 0; i < CODES; ++i)
-          lane::cp_async16(place + (word * COLUMNS + i * 16) * 128, codes[i] + word * KB * 32 + at.block * 32);
-    }
-    if (thread % 4 < count) {
-      float* place = reinterpret_cast<float*>(slot + X::CODES) + thread % 4 * COLUMNS + place_of_scale(thread / 4);
-#pragma unroll
-      for (int i = 0; i < SCALES; ++i) lane::cp_async4(place + i * 32, scales[i] + at.block);
-    }
-  }
-};
 
 // one product of a part of the columns: the rows at `codes`, word WORD of their codes
 template <int WORD>
@@ -140,36 +65,6 @@ __device__ inline void multiply(float (&acc)[PARTS][SUMS], const unsigned char* 
   }
 }
 
-// Chunks of the block's tiles into the ring, by a group of their own. A stage is full when the copy engine has brought its
-// panels and each thread has seen its own copies come and has shown them to the tensor core; that is one chunk later.
-template <int WORDS, class W, int STAGES>
-__device__ inline void feed(TileWalk walk, Source<WORDS, W>& source, unsigned char* ring, int stage_bytes, barrier_t* full, barrier_t* empty,
-                            const signed char* codes, const float* scales, const unsigned char* tiles, int columns, int rows, int last_panel) {
-  const auto enter = [&] {
-    source.enter(codes, scales, tiles, walk.tile % columns * COLUMNS, walk.tile / columns * WARPS, rows, last_panel, walk.KB);
-  };
-  const auto show = [&](int stage) {
-    lane::fence_proxy();
-    lane::barrier_arrive(full + stage);
-  };
-  if (walk.more()) enter();
-  int stage = 0, before = -1;
-  for (unsigned parity = 1; walk.more();) {
-    lane::barrier_wait(empty + stage, parity);
-    source.copy(ring + stage * stage_bytes, full + stage, walk.at, walk.KB);
-    lane::cp_async_commit();
-    if (before >= 0) {
-      lane::cp_async_wait<1>();
-      show(before);
-    }
-    before = stage;
-    if (walk.next() && walk.more()) enter();
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-  lane::cp_async_wait<0>();
-  if (before >= 0) show(before);
-}
-
 template <int WORDS, int BITS, int STAGES>
 __global__ void __launch_bounds__(THREADS + 128, 1)
 gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
@@ -178,8 +73,7 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
   static_assert(STAGES >= 2, "gemm_wg: a chunk is copied while another is multiplied");
   using X = lane::ActivationStage<WORDS, COLUMNS, 4>;
   using W = lane::WeightPanels<BITS>;
-  constexpr int STAGE = X::BYTES + WARPS * W::BYTES, TOTALS = 4 * PARTS * SUMS * THREADS;
-  static_assert(STAGE % 1024 == 0, "gemm_wg: the swizzle of a stage's codes repeats every 1024 bytes");
+  constexpr int STAGE = Stage<X, W>::BYTES, TOTALS = 4 * PARTS * SUMS * THREADS;
   static_assert(STAGES * (STAGE + 16) + TOTALS <= lane::SHARED_BUDGET, "gemm_wg: the stages do not fit a block");
   DYNAMIC_SHARED_ALIGNED(1024, unsigned char, ring);
   barrier_t* full = reinterpret_cast<barrier_t*>(ring + STAGES * STAGE + TOTALS);
@@ -196,9 +90,7 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
   TileWalk now(lane::Slices(blockIdx.y, gridDim.y), columns * ((N + 16 * WARPS - 1) / (16 * WARPS)), KB);
   if (warp >= WARPS) {
     lane::keep_registers<72>();
-    Source<WORDS, W> source;
-    feed<WORDS, W, STAGES>(now, source, ring, STAGE, full, empty, codes, scales, tiles, columns, rows, (N + 15) / 16 - 1);
-    return;
+    return feed<WORDS, W, STAGES>(now, ring, full, empty, codes, scales, tiles, columns, rows, (N + 15) / 16 - 1);
   }
   lane::take_registers<216>();
   // the sums of closed slices, four of a thread side by side
@@ -211,8 +103,9 @@ gemm_wg(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const floa
     for (int i = 0; i < PARTS * SUMS; i += 4) {
       float* a = acc[i / SUMS] + i % SUMS;
       const uint4 t = lane::load16(totals + i * THREADS);
-      lane::store16(totals + i * THREADS, uint4{lane::bits(lane::from_bits(t.x) + a[0]), lane::bits(lane::from_bits(t.y) + a[1]),
-                                                lane::bits(lane::from_bits(t.z) + a[2]), lane::bits(lane::from_bits(t.w) + a[3])});
+      const float sums[4] = {lane::from_bits(t.x) + a[0], lane::from_bits(t.y) + a[1], lane::from_bits(t.z) + a[2],
+                             lane::from_bits(t.w) + a[3]};
+      lane::store16(totals + i * THREADS, uint4{lane::bits(sums[0]), lane::bits(sums[1]), lane::bits(sums[2]), lane::bits(sums[3])});
       a[0] = a[1] = a[2] = a[3] = 0.0f;
     }
   };
