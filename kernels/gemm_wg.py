@@ -17,14 +17,14 @@ from kernels.rules import IN_REGISTERS, ceil_div
 
 TILE_ROWS = 128  # activation rows of a tile: the columns of a product
 WARPS = 8  # of a block, a panel each
-THREADS = 32 * WARPS
-BARRIER = 8  # bytes
+THREADS = 32 * (WARPS + 4)  # a group of four copies
+BARRIERS = 16  # bytes of a stage's two
 
 
 def smem(words: int, bits: int, stages: int) -> int:
     """Bytes of the ring of stages with a barrier each, and of the sums of closed slices."""
     stage = activation_bytes(TILE_ROWS, words, PANEL_BLOCKS) + WARPS * panel_bytes(bits)
-    return stages * (stage + BARRIER) + TILE_ROWS * PANEL_ROWS * WARPS * 4
+    return stages * (stage + BARRIERS) + TILE_ROWS * PANEL_ROWS * WARPS * 4
 
 
 def _units(d: Dims) -> int:

@@ -5,6 +5,12 @@ namespace lane {
 
 __device__ __forceinline__ unsigned shared_offset(const void* p) { return ptx::shared_address(p); }
 
+// registers of a thread from here on, by all warps of a warpgroup: a multiple of 8; what some keep others may take
+template <int N>
+__device__ __forceinline__ void keep_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N>
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 

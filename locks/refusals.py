@@ -133,9 +133,9 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("gemm_wg: the stages do not fit a block", "gemm_wg.cu", expression="gemm_wg<2, 8, 4>"),
     Refusal(
         "gemm_wg: the swizzle of a stage's codes repeats every 1024 bytes",
-        "gemm_wg.cu",
+        "gemm_wg.cuh",
         edit=("WARPS = 4 * GROUPS,", "WARPS = 3 * GROUPS,"),
-        expression="gemm_wg<1, 8, 2>",
+        code="template struct warpgroup::Stage<lane::ActivationStage<1, 128, 4>, lane::WeightPanels<8>>;\n",
     ),
     Refusal(
         "projection_f32: an output of a pass has lanes of its own, and passes tile a block",

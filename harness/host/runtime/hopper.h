@@ -56,6 +56,11 @@ inline float await_post(const unsigned long long* slot, LANE_SITE) {
 
 inline unsigned shared_offset(const void* p) { return lane_rt::machine->shared_offset(p); }
 
+template <int N>
+inline void keep_registers() {}
+template <int N>
+inline void take_registers() {}
+
 inline void wgmma_fence(LANE_SITE) {
   lane_rt::exchange(lane_rt::ALL, 0, {"wgmma_fence", file, line}, [](lane_rt::Meeting&) { lane_rt::machine->wgmma_fence(); });
 }
