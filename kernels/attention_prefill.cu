@@ -19,7 +19,7 @@ __device__ inline void score_rows(float* e, const float (&q)[TOKENS][PER], const
 #pragma unroll
   for (int k = 0; k < SCORED; ++k) {
     float key[PER];
-    load_staged<D>(key, rows + (k ^ l / TOKENS) * D, l);
+    load_staged<D>(key, rows + (l / TOKENS * D ^ k * D), l);
 #pragma unroll
     for (int j = 0; j < TOKENS; ++j) s[0][k * TOKENS + j] = lane::owned_dot(q[j], key);
   }
@@ -112,7 +112,7 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
       }
       for (int p = 0; p < most; p += ROWS) {
         const KV* const keys_here = stream.take();
-#pragma unroll 1
+#pragma unroll 2
         for (int i = 0; i < ROWS; i += SCORED)
           if (p + i < own) score_rows<D>(e + p + i, q, keys_here + i * D, scale);
       }
@@ -155,10 +155,8 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
       float y[PER];
       if (c) lane::load_owned(y, total);
 #pragma unroll
-      for (int d = 0; d < PER; ++d) {
-        y[d] = c ? rescaled(y[d], part[j][d], here) : part[j][d];
-        if (standing + j < (c + 1) * CHUNK) y[d] = y[d] / sum;
-      }
+      for (int d = 0; d < PER; ++d) y[d] = c ? rescaled(y[d], part[j][d], here) : part[j][d];
+      if (standing + j < (c + 1) * CHUNK) lane::Divisor(sum).divide(y);
       lane::store_owned(total, y);
     }
   }
