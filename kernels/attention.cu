@@ -134,7 +134,8 @@ attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch,
   const bool split = !CLUSTER && gridDim.z > 1;
   constexpr bool OWN = Ring<D, KV, WARPS>::OWN;
   using Tiles = Stream<D, KV, ROWS, STAGES, WARPS, OWN>;
-  const int w = threadIdx.x / 32, l = threadIdx.x % 32;
+  // the warp as one value of all lanes: the compiler then knows that they branch alike, and moves shuffles among products
+  const int w = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), l = threadIdx.x % 32;
   Tiles stream{ring + (OWN ? w * STAGES * Tiles::TILE : 0), keys + home, values + home, last, begin, stride, 0, 0, 0, false};
   stream.start();
 

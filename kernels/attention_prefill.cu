@@ -78,7 +78,8 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   DYNAMIC_SHARED(KV, ring);
-  const int w = threadIdx.x / 32, l = threadIdx.x % 32;
+  // the warp as one value of all lanes: the compiler then knows that they branch alike, and moves shuffles among products
+  const int w = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), l = threadIdx.x % 32;
   float* const e = reinterpret_cast<float*>(ring + STAGES<D, KV> * ROWS * D) + w * TOKENS * E_PITCH;
   const int groups = HQ / HKV / G, tiles = static_cast<int>(gridDim.x) / (groups * HKV * B);
   const int kv = blockIdx.x / groups % HKV, b = blockIdx.x / groups / HKV % B, order = blockIdx.x / groups / HKV / B;
@@ -114,7 +115,7 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
         const KV* const keys_here = stream.take();
 #pragma unroll 2
         for (int i = 0; i < ROWS; i += SCORED)
-          if (p + i < own) score_rows<D>(e + p + i, q, keys_here + i * D, scale);
+          if (p + i < most) score_rows<D>(e + p + i, q, keys_here + i * D, scale);
       }
     }
     __syncwarp();
