@@ -31,6 +31,7 @@ from locks.support import (
     U,
     assert_pitch_free,
     assert_same_bits,
+    assert_stored_once,
     assert_within,
     normal,
     rng,
@@ -372,6 +373,7 @@ class TestForms:
         p = problem(27, D, (700, 255, 3), (2, 3, 1), heads=(6, 2), kv=kv)
         one = p.run(device)
 
+        assert_stored_once(device, p.clustered(3, 3, 6))
         for blocks, G, Q in ((3, 3, 6), (4, 1, 1)):
             assert_same_bits(p.shaped(p.clustered(blocks, G, Q).run(device)["out"]), one, f"{blocks} blocks of {Q}")
         for blocks, G, Q in ((3, 3, 3), (8, 1, 2)):
