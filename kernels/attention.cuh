@@ -140,7 +140,6 @@ __device__ inline Summary exponentiate(float* e, int seen) {
   for (int i = 0; i < 8; ++i)
     if (l * 8 + i < seen) x[i] = lane::exp(x[i] - top), sum = sum + x[i];
   sum = lane::warp_sum(sum);
-  // not store_owned, which stores to memory that all blocks see
 #pragma unroll
   for (int i = 0; i < 8; i += 4) *reinterpret_cast<float4*>(e + l * 8 + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
   return {top, sum};
