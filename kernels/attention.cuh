@@ -48,14 +48,14 @@ __device__ inline void load_staged(float (&x)[PER], const KV* row, int l) {
 }
 
 // Keys, then values, of the chunks that a block of so many WARPS walks, in tiles of ROWS rows through a ring of STAGES in
-// shared memory. A warp copies rows of its own, so that a lane's piece of a row stays the same.
-template <int D, typename KV, int ROWS, int STAGES, int WARPS>
+// shared memory. OWN: every warp has a ring of its own, for the 8 keys of a tile that it scores and the dims of all values
+// that it weighs, and waits for no other warp.
+template <int D, typename KV, int ROWS, int STAGES, int WARPS, bool OWN = false>
 struct Stream {
-  static constexpr int TILE = ROWS * D;
-  static constexpr int PIECE = Row<D, KV>::PIECE, PIECES = Row<D, KV>::PIECES;
-  static constexpr int LANES = PIECES < 32 ? PIECES : 32, PASS = WARPS * 32 / LANES;  // lanes a row, rows at once
+  static constexpr int SLICE = D / WARPS, TILE = OWN ? ROWS * SLICE : ROWS * D;
+  static_assert(!OWN || ROWS == GROUP * WARPS, "attention: a warp with a ring of its own scores 8 keys of a tile");
 
-  KV* ring;                 // [STAGES, ROWS, D]
+  KV* ring;                 // [STAGES, TILE]
   const KV *keys, *values;  // position 0 of the sequence's head
   int last, chunk, stride;  // the last position that any query sees; chunks chunk, chunk + stride, ...
   int row, issue_stage, take_stage;  // 0
@@ -79,26 +79,40 @@ struct Stream {
   }
 
   __device__ void copy(KV* to, const KV* from, int rows) const {
-    const int mine = threadIdx.x / LANES, piece = threadIdx.x % LANES;
-    to += mine * D + Row<D, KV>::place(piece) * PIECE, from += mine * D + piece * PIECE;
-    if (rows >= ROWS && ROWS % PASS == 0) {
+    const int w = threadIdx.x / 32, l = threadIdx.x % 32;
+    if constexpr (!OWN) copy_rows<ROWS, D, WARPS>(to, from, rows, threadIdx.x);
+    else if (of_values) copy_rows<ROWS, SLICE, 1>(to, from + w * SLICE, rows, l);
+    else copy_rows<GROUP, D, 1>(to, from + w * GROUP * D, rows - w * GROUP, l);
+  }
+
+  // up to COUNT rows of WIDTH elements by so many warps; a thread's piece of a row stays the same
+  template <int COUNT, int WIDTH, int BY>
+  __device__ static void copy_rows(KV* to, const KV* from, int rows, int thread) {
+    constexpr int PIECE = Row<D, KV>::PIECE, PIECES = WIDTH / PIECE, LANES = PIECES < 32 ? PIECES : 32, PASS = BY * 32 / LANES;
+    const int mine = thread / LANES, piece = thread % LANES;
+    to += mine * WIDTH + (WIDTH == D ? Row<D, KV>::place(piece) : piece) * PIECE, from += mine * D + piece * PIECE;
+    if (rows >= COUNT && COUNT % PASS == 0) {
 #pragma unroll
-      for (int r = 0; r < ROWS; r += PASS) copy_row(to + r * D, from + r * D);
+      for (int r = 0; r < COUNT; r += PASS) copy_row<PIECES, LANES>(to + r * WIDTH, from + r * D);
     } else {
 #pragma unroll 1
-      for (int r = mine; r < (rows < ROWS ? rows : ROWS); r += PASS, to += PASS * D, from += PASS * D) copy_row(to, from);
+      for (int r = mine; r < (rows < COUNT ? rows : COUNT); r += PASS, to += PASS * WIDTH, from += PASS * D)
+        copy_row<PIECES, LANES>(to, from);
     }
   }
 
+  template <int PIECES, int LANES>
   __device__ static void copy_row(KV* to, const KV* from) {
+    constexpr int PIECE = Row<D, KV>::PIECE;
 #pragma unroll
     for (int k = 0; k < PIECES; k += LANES) lane::cp_async16(to + k * PIECE, from + k * PIECE);
   }
 
-  // the next tile, whole and seen by every thread; all of the block have done with the one before
+  // the next tile, whole and seen by all who read it; they have done with the one before
   __device__ const KV* take() {
     lane::cp_async_wait<STAGES - 2>();
-    __syncthreads();
+    if constexpr (OWN) __syncwarp();
+    else __syncthreads();
     issue();
     const KV* const tile = ring + take_stage * TILE;
     take_stage = take_stage + 1 < STAGES ? take_stage + 1 : 0;
@@ -126,7 +140,6 @@ __device__ inline Summary exponentiate(float* e, int seen) {
   for (int i = 0; i < 8; ++i)
     if (l * 8 + i < seen) x[i] = lane::exp(x[i] - top), sum = sum + x[i];
   sum = lane::warp_sum(sum);
-  // not store_owned, which stores to memory that all blocks see
 #pragma unroll
   for (int i = 0; i < 8; i += 4) *reinterpret_cast<float4*>(e + l * 8 + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
   return {top, sum};

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
+from kernels.entry import ALL_ARCHS, Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
 from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch
 from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
 
 CHUNK = 256
 WARPS, DEEP_WARPS = 4, 8  # of a block: several blocks an SM, or one with a deep ring
 GROUP = 8  # positions that a warp scores at once
+MOST_CLUSTER = 8  # blocks
 MOST_RING = 196608  # bytes of a deep ring
-COMBINE_WARPS = 4
 CACHE = ("slots", "HKV", "context", "D")
 TILES = (1, 2, 3, 4, 6, 8)  # queries of a block: G query heads of one KV head over Q / G tokens
 DEEP_TILES = (1, 2, 3)
@@ -31,12 +31,8 @@ def _derive(dims: Dims) -> dict[str, Value]:
         "scale": D**-0.5,
         "chunks": chunks,
         "blocks": chunks,
+        "shared": 0,
     }
-
-
-def _derive_combine(dims: Dims) -> dict[str, Value]:
-    width = int(dims["HQ"]) * int(dims["D"])
-    return {"width": width, "out_pitch": width}
 
 
 derive = token_dims(_derive)
@@ -50,17 +46,23 @@ def ring_bytes(D: int, kv: str, warps: int) -> int:
     return tile * stages
 
 
+def static_bytes(D: int, Q: int, warps: int) -> int:
+    """Shared memory that attention.cu declares: exponentials in rows of 264, and what is said of each query."""
+    shares = 32 * warps // (D // 2)
+    return ceil_div(Q, shares) * shares * (CHUNK + 8) * 4 + Q * 16
+
+
 def _geometry(dims: Dims, blocks: int) -> Geometry:
     Q, D, warps = (int(dims[n]) for n in ("Q", "D", "WARPS"))
     tiles = ceil_div(int(dims["T"]), Q // int(dims["G"])) * int(dims["B"])
-    running = Q * D * 4 if blocks == 1 else 0
-    smem = ring_bytes(D, str(dims["KV"]), warps) + running
-    return Geometry((tiles * (int(dims["HQ"]) // int(dims["G"])), 1, blocks), (32 * warps, 1, 1), smem)
-
-
-def _combine(dims: Dims) -> Geometry:
-    warps = int(dims["HQ"]) * (int(dims["D"]) // 32)
-    return Geometry((int(dims["rows"]), ceil_div(warps, COMBINE_WARPS), 1), (32 * COMBINE_WARPS, 1, 1))
+    cluster = bool(dims["CLUSTER"])
+    running = Q * D * 4 if blocks == 1 and not cluster else 0
+    # at least `shared`: a block that asks for more than it needs is never one too many on an SM
+    smem = max(ring_bytes(D, str(dims["KV"]), warps) + running, int(dims["shared"]))
+    walks = tiles * (int(dims["HQ"]) // int(dims["G"]))
+    if cluster:
+        return Geometry((walks * blocks, 1, 1), (32 * warps, 1, 1), smem, blocks)
+    return Geometry((walks, 1, blocks), (32 * warps, 1, 1), smem)
 
 
 RULES = (
@@ -101,7 +103,13 @@ ARGS: tuple[Buffer | Scalar, ...] = (
 
 
 def _attention(
-    name: str, blocks: Callable[[Dims], int], tiles: tuple[int, ...], warps: int, *rules: Rule, doc: str
+    name: str,
+    blocks: Callable[[Dims], int],
+    tiles: tuple[int, ...],
+    warps: int,
+    *rules: Rule,
+    doc: str,
+    cluster: bool = False,
 ) -> Kernel:
     """An entry of the one source: one block along the context writes `out`, more write `parts` and `summaries`."""
     return Kernel(
@@ -109,7 +117,7 @@ def _attention(
         room="attention",
         symbol="attention",
         dependent=True,
-        params=(HEAD_DIMS, Param("Q", tiles), KV, Param("WARPS", (warps,))),
+        params=(HEAD_DIMS, Param("Q", tiles), KV, Param("WARPS", (warps,)), Param("CLUSTER", (cluster,))),
         args=ARGS,
         geometry=lambda dims: _geometry(dims, blocks(dims)),
         derive=derive,
@@ -118,6 +126,7 @@ def _attention(
             whole_tokens("Q", "queries"),
             *rules,
         ),
+        archs=("sm_90a",) if cluster else ALL_ARCHS,
         limits={"registers": 255, "smem": 16384, **IN_REGISTERS},
         doc=doc,
     )
@@ -151,31 +160,29 @@ ATTENTION_DEEP = _attention(
     doc="The same with a deep ring and more warps a block, for so few blocks that each has an SM to itself.",
 )
 
-ATTENTION_COMBINE = Kernel(
-    name="attention_combine",
-    room="attention",
-    symbol="attention_combine",
-    dependent=True,
-    params=(HEAD_DIMS,),
-    args=(
-        Buffer("parts", "f32", PARTS, "r", align=16),
-        Buffer("summaries", "f32", SUMMARIES, "r"),
-        *SEQUENCES,
-        *token_rows("out", "width", "w"),
-        Scalar("B"),
-        Scalar("HQ"),
-        Scalar("chunks"),
-    ),
-    geometry=_combine,
-    derive=token_dims(_derive_combine),
-    rules=(
-        *CHUNK_RULES,
-        between("HQ", 1, GRID_Y * COMBINE_WARPS, "the query heads that one grid axis can hold"),
-        CHUNKS_RULE,
-        *row_pitch("out_pitch", "width"),
-    ),
-    limits={"registers": 64, "smem": 0, **IN_REGISTERS},
-    doc="Adds the chunks of attention_split ascending: the same bits as attention.",
+CLUSTERED = (
+    between("blocks", 2, MOST_CLUSTER, "the blocks of a cluster, one a chunk"),
+    Rule(lambda d: int(d["blocks"]) >= int(d["chunks"]), "blocks = {blocks} of a cluster do not take {chunks} chunks"),
 )
 
-KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_DEEP, ATTENTION_COMBINE)
+ATTENTION_CLUSTER = _attention(
+    "attention_cluster",
+    lambda d: int(d["blocks"]),
+    TILES,
+    WARPS,
+    *CLUSTERED,
+    doc="The same with a block a chunk, which combine their chunks in the shared memory of their cluster.",
+    cluster=True,
+)
+
+ATTENTION_DEEP_CLUSTER = _attention(
+    "attention_deep_cluster",
+    lambda d: int(d["blocks"]),
+    DEEP_TILES,
+    DEEP_WARPS,
+    *CLUSTERED,
+    doc="The same with a deep ring and more warps a block.",
+    cluster=True,
+)
+
+KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_DEEP, ATTENTION_CLUSTER, ATTENTION_DEEP_CLUSTER)

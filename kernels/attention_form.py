@@ -5,7 +5,7 @@ Every form writes the same bits, so this is a choice of speed alone.
 
 from dataclasses import dataclass
 
-from kernels.attention import CHUNK, DEEP_TILES, MOST_RING, TILES, WARPS, ring_bytes
+from kernels.attention import CHUNK, DEEP_TILES, MOST_CLUSTER, MOST_RING, TILES, WARPS, ring_bytes, static_bytes
 from kernels.attention_prefill import TOKENS, WIDTHS, shared_bytes
 from kernels.entry import Value
 from kernels.lowering import Machine
@@ -14,10 +14,10 @@ from kernels.tuning import Tuning
 
 #: Most bytes of scratch that chunks of a shared context may take.
 MOST_PARTS = 1 << 30
-#: Shared memory that a block takes beside its tiles, about; prefill blocks on an SM at once (their registers).
-BESIDE, PREFILL_BLOCKS = 8192, 2
-#: Shared memory that a deep ring asks of a block.
-DEEP_SHARED = MOST_RING + BESIDE
+#: Shared memory that the driver takes of every block; what a deep ring asks of a block, exponentials included.
+RESERVED, DEEP_SHARED = 1024, MOST_RING + 8192
+#: Prefill blocks on an SM at once: their registers.
+PREFILL_BLOCKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,16 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A kernel with its template and dims. blocks: how many share a context (1: each walks it whole)."""
+    """A kernel with its template and dims.
+
+    blocks: how many share a context (1: each walks it whole). parts: they leave chunks that are still to be combined.
+    """
 
     kernel: str
     template: dict[str, Value]
     dims: dict[str, Value]
     blocks: int
+    parts: bool
 
 
 def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
@@ -73,11 +77,20 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
         return max(0, wanted - walks * p.chunks), walks * (shape[1] + 2)
 
     G, Q = min(shapes, key=cost)
-    resident = min(tuning.attention_blocks, machine.shared_per_block // (ring_bytes(p.D, p.kv, WARPS) + BESIDE))
-    blocks = _blocks(p, p.walks(G, Q // G), machine.multiprocessors * max(1, resident))
-    alone = p.walks(G, Q // G) * blocks <= machine.multiprocessors and blocks > 1
-    deep = tuning.attention_deep and alone and Q in DEEP_TILES and machine.shared_per_block >= DEEP_SHARED
-    return _form("attention_deep" if deep else "attention", p, {"Q": Q}, {"G": G}, blocks)
+    walks, sms, static = p.walks(G, Q // G), machine.multiprocessors, static_bytes(p.D, Q, WARPS)
+    most = min(tuning.attention_blocks, machine.shared_per_block // (ring_bytes(p.D, p.kv, WARPS) + static + RESERVED))
+    blocks = _blocks(p, walks, sms * max(1, most))
+    clustered = tuning.attention_cluster and machine.arch == "sm_90a" and 2 <= p.chunks <= MOST_CLUSTER
+    if clustered and walks * p.chunks <= sms * most:
+        blocks = p.chunks
+    else:
+        clustered = False
+    here = ceil_div(walks * blocks, sms)
+    if tuning.attention_deep and here == 1 < blocks and Q in DEEP_TILES and machine.shared_per_block >= DEEP_SHARED:
+        return _form("attention_deep", p, {"Q": Q}, {"G": G}, blocks, clustered)
+    # launches overlap: blocks come where others end, and would crowd on the SMs that end first
+    even = 0 if here >= most or machine.is_host else machine.shared_per_block // here - static - RESERVED
+    return _form("attention", p, {"Q": Q}, {"G": G, "shared": even // 128 * 128}, blocks, clustered)
 
 
 def _prefill(p: Pass, machine: Machine) -> Form:
@@ -97,8 +110,11 @@ def _blocks(p: Pass, walks: int, resident: int) -> int:
     return min(p.chunks, max(1, resident // walks))
 
 
-def _form(kernel: str, p: Pass, template: dict[str, Value], dims: dict[str, Value], blocks: int) -> Form:
+def _form(
+    kernel: str, p: Pass, template: dict[str, Value], dims: dict[str, Value], blocks: int, clustered: bool = False
+) -> Form:
     full = {"D": p.D, **template, "KV": p.kv}
     if blocks == 1:
-        return Form(kernel, full, dims, 1)
-    return Form(f"{kernel}_split", full, dims | {"blocks": blocks}, blocks)
+        return Form(kernel, full, dims, 1, parts=False)
+    name = f"{kernel}_cluster" if clustered else f"{kernel}_split"
+    return Form(name, full, dims | {"blocks": blocks}, blocks, not clustered)

@@ -19,7 +19,7 @@ __device__ inline void score_rows(float* e, const float (&q)[TOKENS][PER], const
 #pragma unroll
   for (int k = 0; k < SCORED; ++k) {
     float key[PER];
-    load_staged<D>(key, rows + (k ^ l / TOKENS) * D, l);
+    load_staged<D>(key, rows + (l / TOKENS * D ^ k * D), l);
 #pragma unroll
     for (int j = 0; j < TOKENS; ++j) s[0][k * TOKENS + j] = lane::owned_dot(q[j], key);
   }
@@ -78,7 +78,8 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
   lane::overlap_launches();
   constexpr int PER = lane::Head<D>::PER;
   DYNAMIC_SHARED(KV, ring);
-  const int w = threadIdx.x / 32, l = threadIdx.x % 32;
+  // the warp as one value of all lanes: the compiler then knows that they branch alike, and moves shuffles among products
+  const int w = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), l = threadIdx.x % 32;
   float* const e = reinterpret_cast<float*>(ring + STAGES<D, KV> * ROWS * D) + w * TOKENS * E_PITCH;
   const int groups = HQ / HKV / G, tiles = static_cast<int>(gridDim.x) / (groups * HKV * B);
   const int kv = blockIdx.x / groups % HKV, b = blockIdx.x / groups / HKV % B, order = blockIdx.x / groups / HKV / B;
@@ -112,9 +113,9 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
       }
       for (int p = 0; p < most; p += ROWS) {
         const KV* const keys_here = stream.take();
-#pragma unroll 1
+#pragma unroll 2
         for (int i = 0; i < ROWS; i += SCORED)
-          if (p + i < own) score_rows<D>(e + p + i, q, keys_here + i * D, scale);
+          if (p + i < most) score_rows<D>(e + p + i, q, keys_here + i * D, scale);
       }
     }
     __syncwarp();
@@ -155,10 +156,8 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
       float y[PER];
       if (c) lane::load_owned(y, total);
 #pragma unroll
-      for (int d = 0; d < PER; ++d) {
-        y[d] = c ? rescaled(y[d], part[j][d], here) : part[j][d];
-        if (standing + j < (c + 1) * CHUNK) y[d] = y[d] / sum;
-      }
+      for (int d = 0; d < PER; ++d) y[d] = c ? rescaled(y[d], part[j][d], here) : part[j][d];
+      if (standing + j < (c + 1) * CHUNK) lane::Divisor(sum).divide(y);
       lane::store_owned(total, y);
     }
   }

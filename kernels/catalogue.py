@@ -9,6 +9,7 @@ from oracle.errors import LanelockError
 ROOMS = (
     "add",
     "attention",
+    "attention_combine",
     "attention_prefill",
     "conv",
     "delta_chunk",

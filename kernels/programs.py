@@ -7,6 +7,7 @@ Rows are token-major: T tokens of B sequences, row t * B + b. Buffer names follo
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kernels.attention_combine import LONG_CHUNKS
 from kernels.attention_form import Pass
 from kernels.attention_form import choose as choose_form
 from kernels.delta_chunk import pieces
@@ -265,7 +266,7 @@ def attend(
     sizes = Pass(rows.T, s.B, c.q_heads, c.kv_heads, c.head_dim, s.context, s.lane.kv)
     form = choose_form(sizes, s.machine, s.tuning)
     given = {**heads, **form.dims}
-    if form.blocks == 1:
+    if not form.parts:
         whole = {**refs, "out": Ref("attention"), "parts": None, "summaries": None}
         yield launch(at + "attention", form.kernel, whole, given, **form.template)
         return
@@ -273,7 +274,8 @@ def attend(
     yield launch(at + "attention.split", form.kernel, {**refs, **parts, "out": None}, given, **form.template)
     combine = {**{k: refs[k] for k in ("slot", "position", "length")}, **parts, "out": Ref("attention")}
     dims = {k: heads[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": sizes.chunks}
-    yield launch(at + "attention", "attention_combine", combine, dims, D=c.head_dim)
+    long = sizes.chunks >= LONG_CHUNKS
+    yield launch(at + "attention", "attention_combine", combine, dims, D=c.head_dim, LONG=long)
 
 
 def mixer_out(s: Setting, i: int) -> Projection:

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.attention import ATTENTION, ATTENTION_COMBINE, ATTENTION_DEEP, ATTENTION_SPLIT, CHUNK
+from kernels.attention import (
+    ATTENTION,
+    ATTENTION_CLUSTER,
+    ATTENTION_DEEP,
+    ATTENTION_DEEP_CLUSTER,
+    ATTENTION_SPLIT,
+    CHUNK,
+    static_bytes,
+)
+from kernels.attention_combine import ATTENTION_COMBINE
 from kernels.attention_form import Pass, choose
 from kernels.attention_prefill import PREFILL, PREFILL_SPLIT
 from kernels.catalogue import kernel
@@ -22,6 +31,7 @@ from locks.support import (
     U,
     assert_pitch_free,
     assert_same_bits,
+    assert_stored_once,
     assert_within,
     normal,
     rng,
@@ -83,6 +93,11 @@ class Problem:
         """The same with blocks along the context, then combined."""
         return self.combined(device, self.case(G, Q), blocks, kernel)
 
+    def clustered(self, blocks: int, G: int = 1, Q: int | None = None, kernel: Kernel = ATTENTION_CLUSTER) -> Case:
+        """The problem as one launch of clusters of so many blocks."""
+        whole = self.case(G, Q)
+        return Case(kernel, {**whole.dims, "blocks": blocks}, whole.inputs, whole.template)
+
     def combined(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> np.ndarray:
         """A form with blocks along the context in place of one that walks it whole, and the combination."""
         inputs = {k: v for k, v in whole.inputs.items() if k not in ("parts", "summaries")}
@@ -90,8 +105,12 @@ class Problem:
         parts = split.run(device)
         where = {k: inputs[k] for k in ("slot", "position", "length")}
         dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
-        combined = Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": whole.template["D"]}).run(device)
-        return self.shaped(combined["out"])
+        shaped = [
+            self.shaped(Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": D, "LONG": long}).run(device)["out"])
+            for D, long in ((whole.template["D"], False), (whole.template["D"], True))
+        ]
+        assert_same_bits(*shaped, "one and several dims a lane")
+        return shaped[0]
 
     def shaped(self, out: np.ndarray) -> np.ndarray:
         """Rows of a launch as [B, T, HQ, D]."""
@@ -176,7 +195,7 @@ class TestValue:
     """The kernel computes causal softmax attention."""
 
     @CACHES
-    @pytest.mark.parametrize("positions", [(0, 126, 127), (255, 256, 511)])
+    @pytest.mark.parametrize("positions", [(0, 126, 127), (254, 255, 511)])
     def test_output_is_within_its_bound(
         self, device: Device, share: Share, kv: str, positions: tuple[int, ...]
     ) -> None:
@@ -188,6 +207,29 @@ class TestValue:
             k, v = (np.moveaxis(c[slot], 0, 1)[None, : start + length].astype(np.float64) for c in (p.keys, p.values))
             expected = truth.attention(p.queries[b : b + 1, :length].astype(np.float64), k, v, start)[0]
             assert_within(share, f"{kv} at {start}", got[b, :length], expected, bound(p, b))
+
+
+@full
+class TestLongContexts:
+    """The context that the model knows, to its end."""
+
+    @pytest.mark.parametrize(("position", "kv"), [(4095, "f32"), (65535, "f16"), (131071, "f32"), (262143, "f16")])
+    def test_every_form_is_within_its_bound(self, device: Device, share: Share, position: int, kv: str) -> None:
+        """A token far behind the start lies within its bound of float64, and every form gives its bits.
+
+        Red: an offset in 32 bits, the 1024th chunk forgotten, a maximum of 32 chunks taken for that of all.
+        """
+        p = problem(26, 32, (position, 300), (1, 1), heads=(2, 1), kv=kv)
+        got = p.run(device, G=2)
+        for b, (slot, start) in enumerate(zip(p.slots, p.positions, strict=True)):
+            k, v = (np.moveaxis(c[slot], 0, 1)[None, : start + 1].astype(np.float64) for c in (p.keys, p.values))
+            expected = truth.attention(p.queries[b : b + 1].astype(np.float64), k, v, start)[0]
+            assert_within(share, f"{kv} at {start}", got[b], expected, bound(p, b))
+
+        assert_same_bits(p.run_split(device, 7, G=2), got, "split")
+        assert_same_bits(p.run_split(device, 7, G=1, kernel=ATTENTION_DEEP), got, "deep")
+        assert_same_bits(p.run_prefill(device, 2, 2), got, "prefill")
+        assert_same_bits(p.combined(device, p.prefill(1, 2), 5, PREFILL_SPLIT), got, "split prefill")
 
 
 @pytest.mark.verify
@@ -256,9 +298,9 @@ class TestContract:
             out = fma(out, a[..., None], parts[:, :, c] * b[..., None])
         dims = {"T": 1, "B": 1, "slots": 1, "HQ": HQ, "chunks": chunks}
         inputs = {"parts": parts, "summaries": summaries, **placed((0,), (chunks * CHUNK - 1,), (1,))}
-        got = Case(ATTENTION_COMBINE, dims, inputs, {"D": D}).run(device)["out"]
-
-        assert_same_bits(got, (out / total[..., None]).reshape(1, -1))
+        for long in (False, True):
+            got = Case(ATTENTION_COMBINE, dims, inputs, {"D": D, "LONG": long}).run(device)["out"]
+            assert_same_bits(got, (out / total[..., None]).reshape(1, -1), f"long: {long}")
 
     @pytest.mark.parametrize("context", [1, 127, 128, pytest.param(4096, marks=full)])
     def test_contexts_of_case_18_are_the_contract(self, device: Device, context: int) -> None:
@@ -320,6 +362,23 @@ class TestForms:
 
         for blocks in (2, 3, 5):
             assert_same_bits(p.run_split(device, blocks, G=2), one, f"{blocks} blocks")
+
+    @WIDTHS
+    @CACHES
+    def test_clusters_do_not_matter(self, device: Device, D: int, kv: str) -> None:
+        """A block a chunk, combined in the cluster's shared memory, gives the bits of one, some without a chunk.
+
+        Red: a chunk of the block itself for that of its neighbour, an output read before it is there.
+        """
+        p = problem(27, D, (700, 255, 3), (2, 3, 1), heads=(6, 2), kv=kv)
+        one = p.run(device)
+
+        assert_stored_once(device, p.clustered(3, 3, 6))
+        for blocks, G, Q in ((3, 3, 6), (4, 1, 1)):
+            assert_same_bits(p.shaped(p.clustered(blocks, G, Q).run(device)["out"]), one, f"{blocks} blocks of {Q}")
+        for blocks, G, Q in ((3, 3, 3), (8, 1, 2)):
+            deep = p.clustered(blocks, G, Q, ATTENTION_DEEP_CLUSTER).run(device)["out"]
+            assert_same_bits(p.shaped(deep), one, f"{blocks} deep blocks of {Q}")
 
     @WIDTHS
     @CACHES
@@ -393,6 +452,7 @@ class TestInvariance:
         # in one chunk: over several the kernel for many tokens keeps its running output in `out`, a store a chunk
         short = replace(problem(12, 32, (3, 240, 0, 5), (2, 9, 0, 3), heads=(2, 1), kv=kv), slots=p.slots)
         assert_sequences_stand_alone(device, short.prefill(2, 2))
+        assert_sequences_stand_alone(device, p.clustered(2, 2))
 
     def test_split_sequences_stand_alone(self, device: Device) -> None:
         """The same where blocks share the context and chunks go to scratch. Red: parts of a neighbour."""
@@ -419,7 +479,7 @@ class TestInvariance:
         parts = {"parts": normal(rng(15), 4, 2, 2, 32), "summaries": normal(rng(16), 4, 2, 2, 2)}
         dims = {"T": 2, "B": 2, "slots": 2, "HQ": 2, "chunks": 2}
         inputs = {**parts, **placed((0, 1), (256, 2), (2, 1))}
-        assert_pitch_free(device, Case(ATTENTION_COMBINE, dims, inputs, {"D": 32}))
+        assert_pitch_free(device, Case(ATTENTION_COMBINE, dims, inputs, {"D": 32, "LONG": False}))
 
     def test_devices_give_the_same_bits(self, both_devices: tuple[Device, Device]) -> None:
         """Host and GPU agree in every form. Red: a contraction, an approximate exponential."""
@@ -444,6 +504,7 @@ class TestFaults:
         p = problem(17, 32, (255,), (4,))
         p.keys[1, 0, at] = value * np.sign(p.queries[0, 0, 0]) if np.isinf(value) else value
         got, split = p.run(device, G=2), p.run_split(device, 2, G=2)
+        assert_same_bits(p.shaped(p.clustered(2, 2).run(device)["out"]), got)
 
         assert_same_bits(p.run_prefill(device, 2, 2), got)
         blind = np.array([at > 255 + t for t in range(4)])
@@ -519,7 +580,7 @@ H200 = Machine("sm_90a", 132, 232448)
 def chosen(T: int, B: int, context: int, tuning: Tuning | None = None) -> tuple[str, dict[str, int]]:
     """Kernel and numbers of the form that the 27B's attention takes on an H200."""
     form = choose(Pass(T, B, 24, 4, 256, context, "f16"), H200, tuning or Tuning())
-    return form.kernel, {k: int(v) for k, v in {**form.template, **form.dims}.items() if k not in ("D", "KV", "WARPS")}
+    return form.kernel, {k: int(v) for k, v in {**form.template, **form.dims}.items() if k not in ("D", "KV", "shared")}
 
 
 class TestForm:
@@ -533,7 +594,7 @@ class TestForm:
 
     def test_empty_machine_shares_less(self) -> None:
         """One sequence at a short context takes a block a head and chunk, with a deep ring. Red: 12 blocks at work."""
-        assert chosen(1, 1, 640) == ("attention_deep_split", {"Q": 1, "G": 1, "blocks": 3})
+        assert chosen(1, 1, 640) == ("attention_deep_cluster", {"Q": 1, "G": 1, "blocks": 3})
 
     def test_prompts_take_the_form_for_many_tokens(self) -> None:
         """Six heads of 8 tokens a block; blocks share a context where tokens are few. Red: a tile of one warp."""
@@ -554,14 +615,26 @@ class TestForm:
                     given = {"T": T, "B": B, "slots": B, "HQ": HQ, "HKV": HKV, "context": context, **form.dims}
                     inst = instance(kernel(form.kernel), **form.template)
                     geometry = inst.kernel.geometry(resolve(inst, given))
-                    scores = int(form.template.get("Q", 0)) * (CHUNK + 4) * 4
-                    assert geometry.smem + scores <= machine.shared_per_block
-                    assert geometry.grid[2] == form.blocks <= p.chunks
+                    static = static_bytes(D, int(form.template["Q"]), inst.template["WARPS"]) if T < 8 else 0
+                    assert geometry.smem + static <= machine.shared_per_block
+                    assert geometry.grid[2] * geometry.cluster == form.blocks <= p.chunks
+
+    def test_blocks_spread_over_the_machine(self) -> None:
+        """As many blocks fit an SM as it gets if all get alike. Red: launches that overlap crowd on the SMs that end
+        first, four blocks on some and one on others.
+        """
+        form = choose(Pass(1, 32, 24, 4, 256, 644, "f16"), H200, Tuning())
+        inst = instance(kernel(form.kernel), **form.template)
+        given = {"T": 1, "B": 32, "slots": 32, "HQ": 24, "HKV": 4, "context": 644, **form.dims}
+        smem = inst.kernel.geometry(resolve(inst, given)).smem + static_bytes(256, 6, 4) + 1024
+
+        assert H200.shared_per_block // smem == 3 == -(-32 * 4 * 3 // 132)
 
     def test_knobs_change_the_form(self) -> None:
         """Heads, blocks, deep rings and the form for many tokens follow their knobs. Red: a field that nobody reads."""
         assert chosen(1, 1, 640, Tuning(attention_heads=6))[1] == {"Q": 6, "G": 6, "blocks": 3}
-        assert chosen(1, 1, 640, Tuning(attention_deep=False))[0] == "attention_split"
+        assert chosen(1, 1, 640, Tuning(attention_deep=False))[0] == "attention_cluster"
+        assert chosen(1, 1, 640, Tuning(attention_cluster=False))[0] == "attention_deep_split"
         assert chosen(1, 32, 8192, Tuning(attention_blocks=2))[1]["blocks"] == 2
         assert chosen(1, 32, 640, Tuning(attention_units=64))[1]["G"] < 6
         assert chosen(512, 1, 8192, Tuning(attention_prefill=513))[0] == "attention"
@@ -611,6 +684,16 @@ class TestRefusal:
         with pytest.raises(LanelockError, match="blocks = 1 must be between 2 and"):
             Case(PREFILL_SPLIT, {**given, "blocks": 1}, {}, {"D": 32, "W": 6, "KV": "f32"}).run(device)
 
+    def test_clusters_that_do_not_take_every_chunk_are_refused(self, device: Device) -> None:
+        """Three chunks want three blocks, and a cluster has eight at most. Red: a chunk that no block takes."""
+        given = {"T": 1, "B": 1, "slots": 1, "HQ": 2, "HKV": 1, "context": 600, "G": 1}
+        template = {"D": 32, "Q": 1, "KV": "f32"}
+
+        with pytest.raises(LanelockError, match="blocks = 2 of a cluster do not take 3 chunks"):
+            Case(ATTENTION_CLUSTER, {**given, "blocks": 2}, {}, template).run(device)
+        with pytest.raises(LanelockError, match="blocks = 9 must be between 2 and 8"):
+            Case(ATTENTION_DEEP_CLUSTER, {**given, "blocks": 9}, {}, template).run(device)
+
     @pytest.mark.parametrize(
         ("dims", "sentence"),
         [({"out_pitch": 32}, "out_pitch = 32 is less"), ({"out_pitch": 66}, "out_pitch = 66 must be a multiple of 4"),
@@ -621,4 +704,4 @@ class TestRefusal:
         given = {"T": 1, "B": 1, "slots": 1, "HQ": 2, "chunks": 2, **dims}
 
         with pytest.raises(LanelockError, match=sentence):
-            Case(ATTENTION_COMBINE, given, {}, {"D": 32}).run(device)
+            Case(ATTENTION_COMBINE, given, {}, {"D": 32, "LONG": True}).run(device)

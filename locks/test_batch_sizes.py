@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from kernels.attention import ATTENTION_COMBINE, ATTENTION_DEEP, ATTENTION_SPLIT
+from kernels.attention import (
+    ATTENTION_CLUSTER,
+    ATTENTION_DEEP,
+    ATTENTION_DEEP_CLUSTER,
+    ATTENTION_SPLIT,
+)
+from kernels.attention_combine import ATTENTION_COMBINE
 from kernels.attention_prefill import PREFILL_SPLIT
 from kernels.catalogue import KERNELS
 from kernels.delta_rule import DELTA_RULE_STAGED
@@ -43,6 +49,12 @@ def prefill_case(context: int) -> Case:
     return test_attention.problem(18, 32, positions(context), LENGTHS).prefill(2, 2)
 
 
+def cluster_case(context: int, kernel: Kernel) -> Case:
+    """The same by a cluster with a block a chunk."""
+    problem = test_attention.problem(18, 32, positions(context), LENGTHS)
+    return problem.clustered(max(2, -(-(context + max(LENGTHS)) // 256)), 2, kernel=kernel)
+
+
 def split_case(whole: Case, kernel: Kernel) -> Case:
     """A case by two blocks along the context, which leave the parts of chunks."""
     inputs = {name: value for name, value in whole.inputs.items() if name not in ("parts", "summaries")}
@@ -55,7 +67,7 @@ def combine_case(context: int) -> Case:
     parts = {"parts": normal(g, T * MOST, 2, chunks, 32), "summaries": np.abs(normal(g, T * MOST, 2, chunks, 2))}
     dims = {"T": T, "B": MOST, "slots": MOST + 1, "HQ": 2, "chunks": chunks}
     where = placed(range(MOST, 0, -1), positions(context), LENGTHS)
-    return Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": 32})
+    return Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": 32, "LONG": False})
 
 
 def staged_case(context: int) -> Case:
@@ -70,6 +82,8 @@ SEQUENCES: dict[str, Callable[[int], Case]] = {
     "attention": attention_case,
     "attention_split": lambda context: split_case(attention_case(context), ATTENTION_SPLIT),
     "attention_deep_split": lambda context: split_case(attention_case(context), ATTENTION_DEEP),
+    "attention_cluster": lambda context: cluster_case(min(context, 1500), ATTENTION_CLUSTER),
+    "attention_deep_cluster": lambda context: cluster_case(min(context, 1500), ATTENTION_DEEP_CLUSTER),
     "attention_prefill": prefill_case,
     "attention_prefill_split": lambda context: split_case(prefill_case(context), PREFILL_SPLIT),
     "attention_combine": combine_case,
@@ -86,8 +100,8 @@ ROWS: dict[str, Callable[[], Case]] = {
     "projection_f32": lambda: small_projection.case_of(*small_projection.inputs(18, MOST, 6, 288), 8),
 }
 ROOMS = {
-    "attention", "attention_prefill", "conv", "delta_chunk", "delta_rule", "gated_norm", "gates", "projection_f32",
-    "qk_norm_rope",
+    "attention", "attention_combine", "attention_prefill", "conv", "delta_chunk", "delta_rule", "gated_norm", "gates",
+    "projection_f32", "qk_norm_rope",
 }  # fmt: skip  # a list of names
 
 

@@ -145,6 +145,8 @@ char* of_block(char* p, unsigned rank) {
   const SharedArray* a = array_of(p, &mine);
   if (!a) fail(MISUSE, "an address to be found in another block is not in shared memory");
   if (rank >= running.launch->cluster) fail(MISUSE, "block %u does not exist in a cluster of %u", rank, running.launch->cluster);
+  if (running.blocks[rank].exited == running.threads)
+    fail(MISUSE, "block %u of the cluster has ended, and with it the shared memory that another block reaches for", rank);
   return p + (static_cast<ptrdiff_t>(rank) - static_cast<ptrdiff_t>(mine)) * static_cast<ptrdiff_t>(a->stride);
 }
 
