@@ -120,7 +120,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         params=params,
         args=ARGS,
         geometry=_geometry,
-        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, width=2, held=2),
+        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, width=2, held=1),
         rules=RULES,
         archs=("sm_90a",),
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},
