@@ -47,6 +47,11 @@ def weight_buffer(e: Engine, tensor: str) -> str:
     return next(f"w.{tensor}{form}" for form in forms if f"w.{tensor}{form}" in e.plan.buffers)
 
 
+def written(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the first elements lie that are not zero: a panel of a narrow weight begins with slices of no block."""
+    return np.flatnonzero(values)[:count]
+
+
 def prompt(length: int, seed: int = 1) -> tuple[int, ...]:
     """Tokens of a prompt, none of them POISONED; a shorter prompt of the same seed is its beginning."""
     return tuple(int(t) for t in np.random.default_rng(seed).integers(0, POISONED, 400)[:length])

@@ -20,7 +20,7 @@ from harness.engine import Choice, Engine, Request, decode
 from harness.trace import Written, arrays_at, digest_of, trace
 from kernels.places import ROOT
 from kernels.tuning import Tuning
-from locks.models import CONFIG, engine, prompt, tokens, weight_buffer
+from locks.models import CONFIG, engine, prompt, tokens, weight_buffer, written
 from locks.support import assert_same_bits
 from oracle.errors import LanelockError
 
@@ -114,7 +114,7 @@ class TestBisect:
         def broken() -> Iterator[Engine]:
             with engine(device, CHOICE) as e:
                 values = e.read(weight_buffer(e, tensor)).copy()
-                values[5] += values.dtype.type(1)
+                values[written(values, 6)[5]] += values.dtype.type(1)
                 e.write(weight_buffer(e, tensor), values)
                 yield e
 
@@ -300,7 +300,7 @@ class TestTolerance:
         def broken() -> Iterator[Engine]:
             with engine(device, delta) as e:
                 values = e.read(weight_buffer(e, "layers.2.Wd")).copy()
-                values[:256] ^= 64
+                values[written(values, 256)] ^= 64
                 e.write(weight_buffer(e, "layers.2.Wd"), values)
                 yield e
 

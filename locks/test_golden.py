@@ -17,7 +17,7 @@ from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, opened
-from locks.models import POISONED, poisoned, prompt, weight_buffer, weights
+from locks.models import POISONED, poisoned, prompt, weight_buffer, weights, written
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.blocks import Run
 from oracle.decode import greedy_stream
@@ -38,7 +38,7 @@ def perturbed(device: Device, w: Weights, choice: Choice) -> Iterator[Engine]:
     """An engine with one code of one weight off by one."""
     with opened(device, w, choice) as e:
         codes = e.read(weight_buffer(e, "layers.2.Wo")).copy()
-        codes[77] += 1
+        codes[written(codes, 78)[77]] += 1
         e.write(weight_buffer(e, "layers.2.Wo"), codes)
         yield e
 
