@@ -6,7 +6,7 @@
 
 // so that a warp stores scores of 8 positions and 4 queries to different banks
 constexpr int E_PITCH = CHUNK + 8;
-constexpr int SCORED = 8, LANES = 32 / SCORED;  // positions whose scores a warp sums at once, and lanes a position
+constexpr int SCORED = 8;  // positions whose scores a warp sums at once
 
 // Blocks of four warps share an SM, four of them at best: two stages at least, three where they are small, keep 200 KB on
 // the way. A block of eight warps has its SM to itself, and a chunk's keys on the way at once.
@@ -27,6 +27,7 @@ constexpr int BLOCKS = WARPS > 4 ? 1 : Q > 6 ? 2 : sizeof(KV) == 4 ? 3 : 4;
 // that of the sums over a warp every lane ends with those that it stores (lane::warp_sum_items).
 template <int Q>
 struct Order {
+  static constexpr int LANES = 32 / SCORED;  // of a position
   static constexpr int A = Q >= 8 ? 8 : Q >= 4 ? 4 : Q >= 2 ? 2 : 1, R = Q - A;
   static_assert((R & (R - 1)) == 0 && R < A, "attention: queries of a block are a power of two, or two of them");
 
@@ -36,6 +37,7 @@ struct Order {
 // stores the sums of COUNT queries, rows of e, that a lane is left with; where they are few, several lanes have the same
 template <int COUNT, int N>
 __device__ inline void store_scores(float (*e)[E_PITCH], int p, const float (&s)[1][N], float scale) {
+  constexpr int LANES = 32 / SCORED;
   const int l = threadIdx.x % 32;
   if (COUNT < LANES && l % (LANES / COUNT)) return;
 #pragma unroll
@@ -46,7 +48,7 @@ __device__ inline void store_scores(float (*e)[E_PITCH], int p, const float (&s)
 // neighbours.
 template <int D, int Q, typename KV, int PER>
 __device__ inline void score_rows(float (*e)[E_PITCH], int p, const float (&q)[Q][PER], const KV* rows, float scale) {
-  constexpr int A = Order<Q>::A, R = Order<Q>::R;
+  constexpr int A = Order<Q>::A, R = Order<Q>::R, LANES = Order<Q>::LANES;
   const int l = threadIdx.x % 32;
   float s[1][SCORED * A], rest[1][SCORED * (R ? R : 1)];
 #pragma unroll

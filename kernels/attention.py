@@ -127,7 +127,7 @@ def _attention(
             *rules,
         ),
         archs=("sm_90a",) if cluster else ALL_ARCHS,
-        limits={"registers": 255, "smem": 16384, **IN_REGISTERS},
+        limits={"registers": 255, "smem": 20480, **IN_REGISTERS},
         doc=doc,
     )
 

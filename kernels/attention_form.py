@@ -65,9 +65,12 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
     """The form of a pass. Pure and total for head counts that divide each other."""
     if tuning.attention_prefill <= p.T:
         return _prefill(p, machine)
-    shapes = [(G, Q) for G in range(1, p.ratio + 1) if p.ratio % G == 0 for Q in TILES if Q % G == 0]
-    if tuning.attention_heads:
-        shapes = [(G, Q) for G, Q in shapes if tuning.attention_heads == G] or shapes
+    # one head a block reads a row once for each head that shares it: 14.1 us a layer, two heads 11.5 (H200, one stream
+    # of the 27B at context 640)
+    heads = [G for G in range(2, p.ratio + 1) if p.ratio % G == 0 and G in TILES] or [1]
+    shapes = [(G, Q) for G in heads for Q in TILES if Q % G == 0]
+    if tuning.attention_heads in TILES and p.ratio % tuning.attention_heads == 0:
+        shapes = [(tuning.attention_heads, Q) for Q in TILES if Q % tuning.attention_heads == 0]
     wanted = tuning.attention_units * machine.multiprocessors // 4
 
     def cost(shape: tuple[int, int]) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class Tuning:
     warps: int = 4
     attention_blocks: int = 4
     attention_heads: int = 0
-    attention_units: int = 6
+    attention_units: int = 4
     attention_deep: bool = True
     attention_cluster: bool = True
     attention_prefill: int = 8

@@ -195,8 +195,13 @@ REFUSALS: tuple[Refusal, ...] = (
         edit=("constexpr int CHUNK = 256;", "constexpr int CHUNK = 128;"),
     ),
     Refusal(
+        "attention: a warp with a ring of its own scores 8 keys of a tile",
+        "attention.cuh",
+        code="__global__ void forbidden() { Stream<256, float, 64, 2, 4, true> tiles; tiles.row = 0; }\n",
+    ),
+    Refusal(
         "attention: queries of a block are a power of two, or two of them",
         "attention.cu",
-        expression="attention<32, 7, float, 4>",
+        expression="attention<32, 7, float, 4, false>",
     ),
 )

@@ -593,8 +593,8 @@ class TestForm:
         assert chosen(1, 256, 640) == ("attention", {"Q": 6, "G": 6})
 
     def test_empty_machine_shares_less(self) -> None:
-        """One sequence at a short context takes a block a head and chunk, with a deep ring. Red: 12 blocks at work."""
-        assert chosen(1, 1, 640) == ("attention_deep_cluster", {"Q": 1, "G": 1, "blocks": 3})
+        """One sequence at a short context takes a block two heads and chunk, a deep ring. Red: 12 blocks at work."""
+        assert chosen(1, 1, 640) == ("attention_deep_cluster", {"Q": 2, "G": 2, "blocks": 3})
 
     def test_prompts_take_the_form_for_many_tokens(self) -> None:
         """Six heads of 8 tokens a block; blocks share a context where tokens are few. Red: a tile of one warp."""
@@ -633,6 +633,7 @@ class TestForm:
     def test_knobs_change_the_form(self) -> None:
         """Heads, blocks, deep rings and the form for many tokens follow their knobs. Red: a field that nobody reads."""
         assert chosen(1, 1, 640, Tuning(attention_heads=6))[1] == {"Q": 6, "G": 6, "blocks": 3}
+        assert chosen(1, 1, 640, Tuning(attention_heads=1))[1] == {"Q": 1, "G": 1, "blocks": 3}
         assert chosen(1, 1, 640, Tuning(attention_deep=False))[0] == "attention_cluster"
         assert chosen(1, 1, 640, Tuning(attention_cluster=False))[0] == "attention_deep_split"
         assert chosen(1, 32, 8192, Tuning(attention_blocks=2))[1]["blocks"] == 2

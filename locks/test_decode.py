@@ -219,7 +219,9 @@ class TestGraphs:
         for graphs in (False, True):
             with engine(device, Choice("a15", 2, 270, 64, drafts, graphs), sms=64) as e:
                 names = {item.instance.kernel.name for item in e.plan.programs["step"]}
-                assert names & {"attention_split", "attention_deep_split"}
+                # a block for either chunk
+                sharing = {"attention_split", "attention_cluster"}
+                assert names & {*sharing, *(name.replace("_", "_deep_") for name in sharing)}
                 _, logits = with_logits(e, requests)
                 states = {f"{n}.{b}": v for b in range(2) for n, v in slot_state(e, b, draft_head=True).items()}
                 seen.append({"logits": np.concatenate(logits), **states})
