@@ -76,7 +76,7 @@ __device__ inline void multiply(float (&acc)[TILES][4], const unsigned (&w)[COUN
 template <class W, int WORDS, int COUNT, int TILES, class X, class RELEASE>
 __device__ inline void multiply_chunk(float (&acc)[TILES][4], const unsigned char* stage, const X& x, const typename X::View& at,
                                       RELEASE release) {
-  // for 64 sequences the compiler would else mix both halves, and have no registers left for it
+  // for 64 sequences of two words the compiler would else mix both halves, and have no registers left for it
   constexpr int UNROLL = TILES >= 8 ? 1 : W::BLOCKS / COUNT;
 #pragma unroll UNROLL
   for (int first = 0; first < W::BLOCKS; first += COUNT) {
@@ -121,10 +121,10 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
   using W = lane::WeightPanels<BITS>;
   constexpr int TILES = COLS / 8, PART = stream::PART;
   using X = stream::Activations<WORDS, COLS, PART>;
-  // blocks of weights in registers at a time: fewer where sums take many registers
-  constexpr int COUNT = TILES * WORDS > 2 ? 2 : 4;
+  // blocks of weights in registers at a time: what the compiler finds registers for beside the sums
+  constexpr int COUNT = TILES * WORDS <= 2 || TILES * WORDS == 8 && TILES == 8 ? 4 : 2;
   DYNAMIC_SHARED(unsigned char, memory);
-  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0), warps = blockDim.x / 32;
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32;
   const int chunks = lane::chunks_of_slice(KB), first = blockIdx.y * COLS;
   const stream::Order order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, width);
   const bool split = order.slices < lane::SLICES;  // between blocks: every slice goes to its plane
@@ -138,7 +138,7 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
   barrier_t* full = reinterpret_cast<barrier_t*>(take((warps * stages + held) * 8));
   unsigned* fills = reinterpret_cast<unsigned*>(take(held * 8));
   const stream::Turns<TILES> turns{totals, reinterpret_cast<unsigned*>(free), split ? 0 : width};
-  const X x{order, parts, full + warps * stages, fills, fills + held, room, held, chunks, KB, rows, codes, scales};
+  const X x{order, memory, static_cast<int>(parts - memory), full + warps * stages, fills, fills + held, room, held, chunks, KB, rows, codes, scales};
   stream::Ring<W::BYTES> ring{stage_memory + warp * stages * span * W::BYTES, full + warp * stages, stages, span};
   stream::Feed feed{order, tiles, W::BYTES, chunks, span, warps, order.at(warp)};
 
@@ -158,10 +158,9 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
     float sums[TILES][4] = {};
     typename X::Place place = x.first(unit);
     for (int left = chunks; left > 0; x.next(place)) {
-      const int until = left > PART ? left - PART : 0;
       x.wait(place);
       typename X::View view = x.view(place);
-      while (left > until) {
+      do {
         const unsigned char* stage = ring.wait();
         const int rest = left > span ? left - span : 0;
         for (; left > rest; view.next(), stage += W::BYTES) {
@@ -171,7 +170,7 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
           };
           stream::multiply_chunk<W, WORDS, COUNT>(sums, stage, x, view, release);
         }
-      }
+      } while (left > 0 && (chunks - left) % PART != 0);
       x.finish(place, unit);
     }
     const int slice = order.slice0 + unit.slice;

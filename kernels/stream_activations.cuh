@@ -11,7 +11,8 @@ namespace stream {
 template <int WORDS, int COLS, int PART>
 struct Activations {
   const Order& order;
-  unsigned char* memory;
+  unsigned char* memory;  // of the block; the buffers begin at byte `start`
+  int start;
   barrier_t* full;
   unsigned *issued, *done;  // a buffer each: the last fill asked for, and the units that are finished of its pass
   int room, held, chunks, KB, rows;
@@ -36,7 +37,7 @@ struct Activations {
     issued[threadIdx.x] = threadIdx.x, done[threadIdx.x] = 0;
   }
 
-  __device__ unsigned char* buffer(int index) const { return memory + index * (room * ROW_BYTES); }
+  __device__ unsigned char* buffer(int index) const { return memory + start + index * (room * ROW_BYTES); }
 
   // by one warp: a row is one copy of codes a word, and one of scales where slices are whole chunks
   __device__ void load(int fill) const {
@@ -68,7 +69,7 @@ struct Activations {
 #pragma unroll 1
     for (int row = 0; row < count; ++row)
 #pragma unroll 1
-      for (int j = threadIdx.x % 32; j < 4 * PART; j += 32) {
+      for (int j = lane::opaque(threadIdx.x) % 32; j < 4 * PART; j += 32) {
         float* at = reinterpret_cast<float*>(to + row * SCALE_PITCH) + j;
         if (j < blocks) lane::cp_async4(at, scales + lane::widened(first + row, KB) + block + j);
         else *at = 0.0f;
@@ -98,17 +99,17 @@ struct Activations {
     if (resident()) return;
     __syncwarp();
     bool last = false;
-    if (threadIdx.x % 32 == 0) {
+    if (lane::opaque(threadIdx.x) % 32 == 0) {
       last = atomicAdd(done + p.buffer, 1u) + 1 == static_cast<unsigned>(u.wide);
       if (last) done[p.buffer] = 0;
     }
     if (!__shfl_sync(0xFFFFFFFFu, static_cast<int>(last), 0) || p.fill + held >= fills()) return;
     load(p.fill + held);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) lane::raise_flag<false>(issued + p.buffer, static_cast<unsigned>(p.fill + held));
+    if (lane::opaque(threadIdx.x) % 32 == 0) lane::raise_flag<false>(issued + p.buffer, static_cast<unsigned>(p.fill + held));
   }
 
-  // Where this lane reads a chunk, in bytes from the first buffer: its rows of ldmatrix, whose matrices are the halves of
+  // Where this lane reads a chunk, in bytes of `memory`: its rows of ldmatrix, whose matrices are the halves of
   // two blocks and whose rows are the columns of one tile; the scales of columns 2t and, `odd` bytes on, 2t + 1.
   struct View {
     int codes, scales, odd;
@@ -117,7 +118,7 @@ struct Activations {
   };
 
   __device__ View view(const Place& p) const {
-    const int l = lane::opaque(threadIdx.x) % 32, at = p.buffer * (room * ROW_BYTES), column = l % 4 * 2;
+    const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * (room * ROW_BYTES), column = l % 4 * 2;
     const auto row = [&](int r) { return r < room ? r : room - 1; };
     return {at + row(l % 8) * CODE_PITCH + l / 8 * 16,
             at + WORDS * room * CODE_PITCH + row(column) * SCALE_PITCH,

@@ -79,7 +79,7 @@ struct Turns {
         lane::store16(at + i * 128, uint4{lane::bits(s[0]), lane::bits(s[1]), lane::bits(s[2]), lane::bits(s[3])});
       }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) lane::raise_flag<false>(flags + u.index, number(u, u.slice + 1));
+    if (lane::opaque(threadIdx.x) % 32 == 0) lane::raise_flag<false>(flags + u.index, number(u, u.slice + 1));
   }
 };
 

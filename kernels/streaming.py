@@ -13,9 +13,10 @@ SHARED = 227 * 1024
 COLS = (8, 16, 32, 64)
 #: Widest band whose sums a block keeps, in panels.
 BAND = 20
-#: Deepest ring, and chunks that each warp of a block of so many sequences should have on their way: the longer it
-#: multiplies, the fewer.
-STAGES, FLYING = 6, {8: 4, 16: 3, 32: 2, 64: 1}
+#: Deepest ring: a deeper one is filled later than it helps.
+STAGES = 3
+#: Sequences times words -> chunks that each warp should have on their way: the longer it multiplies, the fewer.
+FLYING = {8: 3, 16: 3, 32: 2, 64: 1, 128: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def layout(work: Work, blocks: int, splits: int, warps: int) -> dict[str, Value]
     blocks = min(blocks, work.panels)
     each, parts = ceil_div(work.panels, blocks), ceil_div(work.chunks, PART)  # panels of a block, parts of a slice
     resident = slices_of(splits) * parts
-    helds = dict.fromkeys((resident, *(min(resident, n * parts) for n in (3, 2, 1))))
-    for least, held in (*itertools.product((FLYING[work.cols], 1), helds), (1, 1)):
+    helds = dict.fromkeys((resident, *(min(resident, n * parts) for n in (4, 3, 2, 1))))
+    for least, held in (*itertools.product((FLYING[work.cols * work.words], 1), helds), (1, 1)):
         width = min(each, BAND) if splits > 1 else ceil_div(each, ceil_div(each, BAND))
         width = min(width, warps) if held < parts else width
         free = SHARED - fixed_bytes(work.rows, work.cols, work.words, splits, width, held)
