@@ -16,6 +16,11 @@ constexpr int WARPS = 4;  // of a block of the staged form
 template <bool STAGED>
 constexpr int THREADS = STAGED ? 32 * WARPS : 64;
 
+// blocks that a multiprocessor must hold at least; said for the staged form, which is short of warps anyway, so that no
+// compiler spills its state to fit one more (NVRTC 13.0 did on sm_80)
+template <bool STAGED>
+constexpr int RESIDENT = STAGED ? 1 : 0;
+
 // what a lane needs of one token; v is that of the row whose sums it gets
 template <int PER>
 struct Token {
@@ -87,7 +92,7 @@ __device__ inline void copy_stage(Stage<D, ROWS>& stage, const float* head, int 
 // STAGED: for chunks of many tokens. The warps of a block share one head, whose tokens lie in shared memory before they
 // are needed, and the output of a token is summed together with what the next one finds, in one pass through the warp.
 template <int D, typename STATE, int ROWS, bool STAGED>
-__global__ void __launch_bounds__(THREADS<STAGED>)
+__global__ void __launch_bounds__(THREADS<STAGED>, RESIDENT<STAGED>)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
            STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
