@@ -75,6 +75,14 @@ class TestStream:
             assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
 
 
+    @pytest.mark.parametrize(("cols", "warps"), [(8, 20), (32, 20), (64, 16)])
+    def test_the_most_warps_are_taken(self, device: Device, cols: int, warps: int) -> None:
+        """As many warps as the kernel is compiled for give the contract. Red: one fewer at most."""
+        f, o = Form("projection_stream", {"WORDS": 1, "BITS": 8, "COLS": cols}), operands(3, 330, 288, 1)
+
+        assert_same_bits(run(device, f, o, warps=warps, stages=1, grid=1, width=4), f.expected(o), str(f))
+
+
 def ceil_to(a: int, step: int) -> int:
     """The least multiple of a step that is not below a."""
     return -(-a // step) * step
