@@ -122,6 +122,22 @@ class TestCounters:
             measure_counters("tiny", [Case("a8", 1)])
 
 
+class TestAttention:
+    """Attention of a layer, timed and compared."""
+
+    def test_every_case_has_right_bits_and_a_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each form has the bits of one head and one token a block, and a time. Red: a cache of another layer."""
+        code = main(["bench", "attention", "--most", "1", "--context", "640", *TINY])
+        rows = json.loads(capsys.readouterr().out)["rows"]
+
+        assert code == 0
+        assert [row["name"].removeprefix("attention ") for row in rows] == [
+            "a8+s16+kv16 B=1 T=1 context=640", "a8 B=1 T=1 context=640", "a8+s16+kv16 B=1 T=2 context=640",
+            "a8+s16+kv16 B=1 T=512 context=512",
+        ]  # fmt: skip  # a list of names
+        assert all(set(row["bits"].values()) == {True} and row["us"] > 0 for row in rows)
+
+
 class TestDecode:
     """A whole decode, timed and compared."""
 

@@ -1,4 +1,4 @@
-"""`lanelock bench projections|state|decode|compare`: measured speed, with the bits checked on what was timed."""
+"""`lanelock bench projections|state|attention|decode|compare`: measured speed, the bits checked on what was timed."""
 
 import argparse
 import json
@@ -16,7 +16,15 @@ from harness.record import check_records, record
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
 from oracle.weights import load
-from reports import bench_counters, bench_cublas, bench_decode, bench_projections, bench_state
+from reports import (
+    bench_attention,
+    bench_counters,
+    bench_cublas,
+    bench_decode,
+    bench_projections,
+    bench_sdpa,
+    bench_state,
+)
 from reports.bench_buffers import Bench, step_projections
 
 #: What the read bandwidth is measured on.
@@ -26,7 +34,8 @@ READ_BYTES = {"cuda": 1 << 31, "host": 1 << 16}
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     sub = commands.add_parser("bench", help="measured speed of projections, state kernels or a whole decode")
-    kinds = sub.add_subparsers(dest="kind", required=True, metavar="projections|counters|state|decode|compare")
+    names = "projections|counters|state|attention|decode|compare"
+    kinds = sub.add_subparsers(dest="kind", required=True, metavar=names)
     projections = kinds.add_parser("projections", help="the projections of a step as one graph")
     projections.add_argument("--prefill", type=int, default=512, metavar="N", help="rows of the prefill case (512)")
     projections.add_argument("--no-cublas", action="store_true", help="do not time cuBLAS through PyTorch")
@@ -37,6 +46,10 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     state.add_argument("--prefill", default="512,4096", metavar="N,N", help="tokens of the prefill cases (512,4096)")
     state.add_argument("--no-fla", action="store_true", help="do not time flash-linear-attention")
     state.set_defaults(func=run_state)
+    attention = kinds.add_parser("attention", help="attention of a layer: decode, verify and prefill")
+    attention.add_argument("--context", type=int, default=131072, metavar="N", help="longest context (131072)")
+    attention.add_argument("--no-torch", action="store_true", help="do not time PyTorch's attention")
+    attention.set_defaults(func=run_attention)
     decode = kinds.add_parser("decode", help="a whole decode step, replayed as one graph")
     decode.add_argument("--weights", default="synthetic:1", metavar="W", help="weights (synthetic:1)")
     decode.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of a prompt (512)")
@@ -44,7 +57,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     decode.add_argument("--lane", action="append", choices=bench_decode.LANES, metavar="L",
                         help="this exact lane (may be given again; default: all)")  # fmt: skip
     decode.set_defaults(func=run_decode)
-    for one in (projections, counters, state, decode):
+    for one in (projections, counters, state, attention, decode):
         one.add_argument("--config", default="qwen3.8-27b", metavar="C", help="preset or JSON file (qwen3.8-27b)")
         one.add_argument("--device", default="cuda", help="cuda (default), cuda:N or host")
         one.add_argument("--most", type=int, default=64, metavar="B", help="largest batch that is measured (64)")
@@ -153,6 +166,27 @@ def _print_held_back(row: Mapping[str, Any]) -> None:
     wide_console().print(table)
 
 
+def run_attention(args: argparse.Namespace) -> int:
+    """Exit 1 if the bits of a form are wrong."""
+    device, config = open_device(args.device), load_config(args.config)
+    cases = [c for c in bench_attention.attention_cases() if args.most >= c.B and args.context >= c.context]
+    bench = Bench(device)
+    try:
+        memory = bench.alloc("read", READ_BYTES[device.properties.kind])
+        read = bench.read_speed(memory, device.properties.multiprocessors)
+        bench.release(0)
+        rows = bench_attention.measure_attention(bench, config, cases)
+    finally:
+        bench.close()
+    valid = read >= bench_projections.LEAST_READ
+    figures: dict[str, Any] = {"config": config.name, "read_GB_s": read, "valid": valid, "rows": rows}
+    if not args.no_torch and device.properties.kind == "cuda":
+        halves = {c.name: (c.B, c.T, c.context) for c in cases if "kv16" in c.lane}
+        figures["torch_us"] = bench_sdpa.beside((config.q_heads, config.kv_heads, config.head_dim), halves)
+    _finish(args, "bench-attention", figures, ("us", "GB_s", "TFLOP_s"))
+    return 0 if all(all(row["bits"].values()) for row in rows) else 1
+
+
 def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> None:
     """Record and print."""
     path = None if args.no_record else record(kind, figures)
@@ -172,7 +206,7 @@ def _finish(args: argparse.Namespace, kind: str, figures: Mapping[str, Any], col
         console.print(f"not valid: an undisturbed H200 reads at least {bench_projections.LEAST_READ:.0f} GB/s")
     for name, ms in figures.get("cublas_ms", {}).items():
         console.print(f"cuBLAS {name}: {ms}")
-    for name, value in {**figures.get("faster", {}), **figures.get("fla", {})}.items():
+    for name, value in {**figures.get("faster", {}), **figures.get("fla", {}), **figures.get("torch_us", {})}.items():
         console.print(f"{name}: {value}")
     console.print(f"record: {'none' if path is None else path.name}")
 
