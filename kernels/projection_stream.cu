@@ -121,8 +121,9 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
   using W = lane::WeightPanels<BITS>;
   constexpr int TILES = COLS / 8, PART = stream::PART;
   using X = stream::Activations<WORDS, COLS, PART>;
-  // blocks of weights in registers at a time: what the compiler finds registers for beside the sums
-  constexpr int COUNT = TILES * WORDS <= 2 || TILES * WORDS == 8 && TILES == 8 ? 4 : 2;
+  // blocks of weights in registers at a time: what every compiler finds registers for beside the sums (4 for 64 sequences spill
+  // two of them with NVRTC 13.0)
+  constexpr int COUNT = TILES * WORDS <= 2 ? 4 : 2;
   DYNAMIC_SHARED(unsigned char, memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32;
   const int chunks = lane::chunks_of_slice(KB), first = blockIdx.y * COLS;
