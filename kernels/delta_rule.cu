@@ -5,7 +5,7 @@
 // loads are in flight. Each sum over a row ends in 32 / ROWS lanes, which hold what belongs to that row alone.
 // At position 0 the state is zero and is not read: a slot that is entered again is clean.
 //
-// The state is stored after the token that `stored` counts: after the last one in decode and prefill, after an earlier
+// The state is stored after the token that `replay` counts: after the last one in decode and prefill, after an earlier
 // one as a checkpoint, or never. Speculation moves no state back: a verify stores nothing, and once its rows are
 // accepted or not, the accepted ones run again and are stored. Same recurrence, same bits.
 #include "head.cuh"

@@ -23,7 +23,7 @@ NOT_RUN = "not run: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The three options of every lock run."""
+    """The options of every lock run."""
     group = parser.getgroup("lanelock")
     group.addoption("--device", default="host", help="host, cuda, cuda:N or all (default: host)")
     group.addoption("--tier", default="quick", choices=("quick", "gpu", "nightly"), help="how much to run")
@@ -142,14 +142,8 @@ def both_devices(devices: tuple[dict[str, Device], dict[str, str]]) -> tuple[Dev
 
 
 @pytest.fixture
-def full_shapes(request: pytest.FixtureRequest) -> bool:
-    """True when the 27B's shapes are asked for."""
-    return bool(request.config.getoption("--shapes") == "full")
-
-
-@pytest.fixture
 def share(record_property: Callable[[str, object], None]) -> Callable[[str, float, float], float]:
-    """Report how much of a bound an error used; returns the share. A NaN error or a bound of zero fails."""
+    """Report how much of a bound an error used; returns the share. A NaN error and a bound that is none fail."""
 
     def report(what: str, error: float, bound: float) -> float:
         # an infinite bound would let any error pass

@@ -122,7 +122,7 @@ class Threaded:
 def bound_key(lane: str) -> str:
     """Key of a held bound: the oracle's own sources, lane and prompt."""
     sources = (path.read_bytes() for path in sorted(Path(oracle.__file__).parent.rglob("*.py")))
-    return cache_key("bound of 27b", lane, repr(SHORT), *sources)
+    return cache_key("bound of 27b", lane, str(SEED), repr(SHORT), *sources)
 
 
 def held_bound(lane: str) -> Bound:
@@ -174,6 +174,7 @@ class TestOracle:
         names = []
         for name, excess, arithmetic in excesses(found, Threaded(load(SEED, MODEL)), lane, text, samples=16):
             assert np.isfinite(excess).all()
+            assert np.isfinite(arithmetic).all()
             worst = max(worst, float((excess / np.maximum(arithmetic, np.finfo(float).tiny)).max()))
             names.append(name)
 

@@ -35,7 +35,7 @@ class TestScript:
     def test_runs_all_four_parts(self) -> None:
         """All locks on both devices, goldens, compute-sanitizer and strength. Red: a part left out."""
         assert [words[:2] for words in shell_lines("lanelock")] == [
-            ["golden", "check"], ["sanitize", "--processes"], ["strength", "--record"]
+            ["golden", "check"], ["golden", "check"], ["sanitize", "--processes"], ["strength", "--record"]
         ]  # fmt: skip
         assert len(shell_lines("python -m pytest")) == 1
 

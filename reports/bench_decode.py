@@ -155,7 +155,7 @@ def _replay(device: Device, engine: Engine, case: Case) -> list[float]:
 
 
 def _figures(engine: Engine, case: Case, steps: list[float]) -> dict[str, Any]:
-    # with drafts the last replays find every sequence at its end and do little: only full steps count
+    # with drafts the last replays may find sequences at their end and do little: the median is a full step
     positions = engine.read("position")
     history = engine.read("history").reshape(case.B, -1)
     streams = history[:, case.prompt : case.prompt + case.count]

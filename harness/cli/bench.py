@@ -1,4 +1,4 @@
-"""`lanelock bench projections|state|attention|decode|compare`: measured speed, the bits checked on what was timed."""
+"""`lanelock bench projections|counters|state|attention|decode|compare`: speed, and the bits of what was timed."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ READ_BYTES = {"cuda": 1 << 31, "host": 1 << 16}
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    sub = commands.add_parser("bench", help="measured speed of projections, state kernels or a whole decode")
+    sub = commands.add_parser("bench", help="measured speed of projections, state kernels, attention or a whole decode")
     names = "projections|counters|state|attention|decode|compare"
     kinds = sub.add_subparsers(dest="kind", required=True, metavar=names)
     projections = kinds.add_parser("projections", help="the projections of a step as one graph")
@@ -85,6 +85,7 @@ def run_projections(args: argparse.Namespace) -> int:
 
 def run_counters(args: argparse.Namespace) -> None:
     """One line a case and shape: time, what the chip was busy with, instructions a block, what warps waited for."""
+    _check_record(args)
     open_device(args.device)
     cases = [c for c in bench_projections.CASES if c.rows <= min(args.most, bench_projections.DECODE_ROWS)]
     rows = bench_counters.measure(args.config, cases)
@@ -104,6 +105,7 @@ def run_counters(args: argparse.Namespace) -> None:
 
 def run_state(args: argparse.Namespace) -> int:
     """Exit 1 if a kernel's bits are wrong."""
+    _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
     prefill = [int(n) for n in args.prefill.split(",") if n]
     bench = Bench(device)
@@ -168,8 +170,12 @@ def _print_held_back(row: Mapping[str, Any]) -> None:
 
 def run_attention(args: argparse.Namespace) -> int:
     """Exit 1 if the bits of a form are wrong."""
+    _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
     cases = [c for c in bench_attention.attention_cases() if args.most >= c.B and args.context >= c.context]
+    if not cases:
+        limits = f"{args.most} sequences and a context of {args.context}"
+        raise LanelockError(f"bench attention: no case lies within {limits}")
     bench = Bench(device)
     try:
         memory = bench.alloc("read", READ_BYTES[device.properties.kind])

@@ -141,8 +141,9 @@ SPECIAL: tuple[Room, ...] = (
     _oracle("weights", "weights/*", "weights* mapping_faults"),
 )
 
-#: Stems -> the lock file's stem, where several files are one operation.
-FAMILIES = (("gemm*", "projection"), ("gemv*", "projection"), ("projection_stream", "projection"),
+#: Stems -> the stems of their lock files, where several files are one operation.
+_RINGS = "projection projection_ring"
+FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_*", _RINGS), ("projection_stream", _RINGS),
             ("projection_tile", "projection"))  # fmt: skip
 
 #: Folders whose files form stem rooms.
@@ -162,7 +163,7 @@ def locks_of(room: str, root: Path) -> tuple[str, ...]:
     """The lock files of a room that exist. Raises LanelockError if there is none."""
     named = next((r.locks for r in SPECIAL if r.name == room), ())
     family = next((lock for pattern, lock in FAMILIES if fnmatch(room, pattern)), room)
-    wanted = named or (f"locks/test_{family}.py",)
+    wanted = named or tuple(f"locks/test_{stem}.py" for stem in family.split())
     found = tuple(p.relative_to(root).as_posix() for pattern in wanted for p in sorted(root.glob(pattern)))
     if not found:
         raise LanelockError(f"room {room} has no lock file; looked for {', '.join(wanted)}")
