@@ -97,7 +97,7 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
 
 
 def _prefill(p: Pass, machine: Machine) -> Form:
-    widths = [W for W in WIDTHS if shared_bytes(p.D, p.kv, W) <= machine.shared_per_block ] or WIDTHS[:1]
+    widths = [W for W in WIDTHS if shared_bytes(p.D, p.kv, W) <= machine.shared_per_block] or WIDTHS[:1]
     shapes = [(G, W) for W in widths for G in range(1, W + 1) if W % G == 0 and p.ratio % G == 0]
     # most heads, whose tokens then end together, in the widest block that short passes fill
     G, W = max(shapes, key=lambda s: (-p.walks(s[0], s[1] // s[0] * TOKENS) * s[1], *s))

@@ -138,7 +138,7 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
     Rescale by{0.0f, 0.0f};
     if (c == 0) all = mine;
     else if (l < tokens && seen_of(standing + l, c) > 0) by = take_chunk(all, mine);
-    
+
 #pragma unroll
     for (int j = 0; j < TOKENS; ++j) {
       const Rescale here{__shfl_sync(0xFFFFFFFFu, by.all, j), __shfl_sync(0xFFFFFFFFu, by.chunk, j)};

@@ -193,3 +193,15 @@ class TestCompare:
 
         assert main(["bench", "compare", str(path), str(path)]) == 2
         assert "a.json: not a readable record of a bench" in capsys.readouterr().err
+
+
+class TestRefusals:
+    """Benches that cannot say anything."""
+
+    @pytest.mark.parametrize(
+        "words", [["state", "--most", "0", "--prefill", ""], ["attention", "--most", "0"]], ids=" ".join
+    )
+    def test_a_bench_of_no_case_is_refused(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        """Limits that leave no case out of all are an error. Red: an empty table, exit code 0."""
+        assert main(["bench", *words, *TINY]) == 2
+        assert f"bench {words[0]}: no case" in capsys.readouterr().err

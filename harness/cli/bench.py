@@ -108,12 +108,15 @@ def run_state(args: argparse.Namespace) -> int:
     _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
     prefill = [int(n) for n in args.prefill.split(",") if n]
+    cases = bench_state.state_cases(args.most, prefill)
+    if not cases:
+        raise LanelockError(f"bench state: no case has at most {args.most} sequences, and no prefill is asked for")
     bench = Bench(device)
     try:
         memory, processors = bench.alloc("read", READ_BYTES[device.properties.kind]), device.properties.multiprocessors
         read, update = bench.read_speed(memory, processors), bench.update_speed(memory, processors)
         bench.release(0)
-        rows = bench_state.measure_state(bench, config, update, bench_state.state_cases(args.most, prefill))
+        rows = bench_state.measure_state(bench, config, update, cases)
     finally:
         bench.close()
     figures = {"config": config.name, "read_GB_s": read, "update_GB_s": update,
