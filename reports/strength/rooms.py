@@ -146,6 +146,9 @@ _RINGS = "projection projection_ring"
 FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_*", _RINGS), ("projection_stream", _RINGS),
             ("projection_tile", "projection"))  # fmt: skip
 
+#: What a kernel that waits for the launch ahead by itself calls: a lock of its own reads its machine code.
+_WAITS = ("overlap_launches", "await_launches_before")
+
 #: Folders whose files form stem rooms.
 STEM_FOLDERS = ("kernels", "oracle", "oracle/bits")
 SOURCES = (".cu", ".cuh", ".py", ".cpp", ".hpp", ".h")
@@ -164,6 +167,9 @@ def locks_of(room: str, root: Path) -> tuple[str, ...]:
     named = next((r.locks for r in SPECIAL if r.name == room), ())
     family = next((lock for pattern, lock in FAMILIES if fnmatch(room, pattern)), room)
     wanted = named or tuple(f"locks/test_{stem}.py" for stem in family.split())
+    source = root / "kernels" / f"{room}.cu"
+    if source.exists() and any(wait in source.read_text() for wait in _WAITS):
+        wanted = (*dict.fromkeys((*wanted, "locks/test_dependent.py")),)
     found = tuple(p.relative_to(root).as_posix() for pattern in wanted for p in sorted(root.glob(pattern)))
     if not found:
         raise LanelockError(f"room {room} has no lock file; looked for {', '.join(wanted)}")
