@@ -166,6 +166,19 @@ class TestRules:
         assert all("stream" in name for name in (chosen[0], chosen[3]))
         assert choose(p, 512, lane("a8"), other, Tuning(tiled=True)).kernel == "gemm_rows_tiled_wide"
 
+    @pytest.mark.parametrize(("panels", "rows", "planes", "split", "grid"), [
+        (34, 128, False, 1, 34),  # a block a tile where those are few
+        (34, 512, False, 1, 132),  # 34 x 4 tiles
+        (40, 512, True, 4, 33), (40, 128, True, 8, 16),  # the machine is shared by the splits
+    ])  # fmt: skip
+    def test_warpgroup_blocks_are_one_a_tile_up_to_one_a_multiprocessor(
+        self, panels: int, rows: int, planes: bool, split: int, grid: int
+    ) -> None:
+        """Tiles of 128 x 128; blocks along K share the multiprocessors. Red: fewer blocks, or one without work."""
+        dims = choose(Projection("p", 128 * panels, 5120, planes=planes), rows, lane("a8"), H200, Tuning()).dims
+
+        assert (dims["splits"], dims["grid"]) == (split, grid)
+
     def test_the_wide_tile_needs_three_quarters_of_the_machine(self) -> None:
         """99 tiles of 128 weights make an H200 take the wide form, 98 the narrow one. Red: a grid half empty."""
         chosen = [
