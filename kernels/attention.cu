@@ -6,7 +6,6 @@
 
 // so that a warp stores scores of 8 positions and 4 queries to different banks
 constexpr int E_PITCH = CHUNK + 8;
-constexpr int SCORED = 8;  // positions whose scores a warp sums at once
 
 // Blocks of four warps share an SM, four of them at best: two stages at least, three where they are small, keep 200 KB on
 // the way. A block of eight warps has its SM to itself, and a chunk's keys on the way at once.
@@ -27,7 +26,7 @@ constexpr int BLOCKS = WARPS > 4 ? 1 : Q > 6 ? 2 : sizeof(KV) == 4 ? 3 : 4;
 // that of the sums over a warp every lane ends with those that it stores (lane::warp_sum_items).
 template <int Q>
 struct Order {
-  static constexpr int LANES = 32 / SCORED;  // of a position
+  static constexpr int LANES = 32 / GROUP;  // of a position
   static constexpr int A = Q >= 8 ? 8 : Q >= 4 ? 4 : Q >= 2 ? 2 : 1, R = Q - A;
   static_assert((R & (R - 1)) == 0 && R < A, "attention: queries of a block are a power of two, or two of them");
 
@@ -37,22 +36,22 @@ struct Order {
 // stores the sums of COUNT queries, rows of e, that a lane is left with; where they are few, several lanes have the same
 template <int COUNT, int N>
 __device__ inline void store_scores(float (*e)[E_PITCH], int p, const float (&s)[1][N], float scale) {
-  constexpr int LANES = 32 / SCORED;
+  constexpr int LANES = 32 / GROUP;
   const int l = threadIdx.x % 32;
   if (COUNT < LANES && l % (LANES / COUNT)) return;
 #pragma unroll
   for (int k = 0; k < (COUNT < LANES ? 1 : COUNT / LANES); ++k) e[l % LANES * COUNT / LANES + k][p + l / LANES] = s[0][k] * scale;
 }
 
-// Scores of all queries against SCORED rows: lane l starts with its leaf of another position and another query than its
+// Scores of all queries against GROUP rows: lane l starts with its leaf of another position and another query than its
 // neighbours.
 template <int D, int Q, typename KV, int PER>
 __device__ inline void score_rows(float (*e)[E_PITCH], int p, const float (&q)[Q][PER], const KV* rows, float scale) {
   constexpr int A = Order<Q>::A, R = Order<Q>::R, LANES = Order<Q>::LANES;
   const int l = threadIdx.x % 32;
-  float s[1][SCORED * A], rest[1][SCORED * (R ? R : 1)];
+  float s[1][GROUP * A], rest[1][GROUP * (R ? R : 1)];
 #pragma unroll
-  for (int k = 0; k < SCORED; ++k) {
+  for (int k = 0; k < GROUP; ++k) {
     float key[PER];
     load_staged<D>(key, rows + (l / LANES * D ^ k * D), l);
 #pragma unroll
@@ -156,9 +155,7 @@ attention(const float* __restrict__ queries /* [T, B, HQ D] */, int q_pitch,
     const int most = seen_of(last, c), sure = seen_of(standing, c);
     for (int p = 0; p < most; p += ROWS) {
       const KV* const tile_here = stream.take();
-#pragma unroll 1
-      for (int i = 0; i < GROUP; i += SCORED)
-        score_rows<D>(e, p + first + i, q, tile_here + (OWN ? i : first + i) * D, scale);
+      score_rows<D>(e, p + first, q, tile_here + (OWN ? 0 : first) * D, scale);
     }
     __syncthreads();
     for (int i = w; i < Q; i += WARPS) {

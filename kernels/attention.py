@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from kernels.entry import ALL_ARCHS, Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
-from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch
-from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
+from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims
 
 CHUNK = 256
 WARPS, DEEP_WARPS = 4, 8  # of a block: several blocks an SM, or one with a deep ring
@@ -90,11 +90,11 @@ def whole_tokens(dim: str, what: str) -> Rule:
 
 
 ARGS: tuple[Buffer | Scalar, ...] = (
-    *token_rows("queries", "width", "r"),
+    *rows_f32("queries", "width", "r"),
     Buffer("keys", "KV", CACHE, "r", align=16),
     Buffer("values", "KV", CACHE, "r", align=16),
     *SEQUENCES,
-    *token_rows("out", "width", "w", optional=True),
+    *rows_f32("out", "width", "w", optional=True),
     Buffer("parts", "f32", PARTS, "w", align=16, optional=True),
     Buffer("summaries", "f32", SUMMARIES, "w", align=4, optional=True),
     *(Scalar(name) for name in ("B", "G", "HQ", "HKV", "context", "chunks")),

@@ -2,8 +2,8 @@
 
 from kernels.attention import CHUNKS_RULE, PARTS, SUMMARIES
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar, Value
-from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch
-from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims, token_rows
+from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims
 
 WARPS = 4
 LONG_CHUNKS = 16  # from so many on a lane takes one dim
@@ -32,7 +32,7 @@ ATTENTION_COMBINE = Kernel(
         Buffer("parts", "f32", PARTS, "r", align=16),
         Buffer("summaries", "f32", SUMMARIES, "r"),
         *SEQUENCES,
-        *token_rows("out", "width", "w"),
+        *rows_f32("out", "width", "w"),
         Scalar("B"),
         Scalar("HQ"),
         Scalar("chunks"),

@@ -1,8 +1,8 @@
 """Catalogue entry of the conv room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar, Value
-from kernels.rules import IN_REGISTERS, between, ceil_div, row_pitch
-from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims, token_rows
+from kernels.rules import IN_REGISTERS, between, ceil_div, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, token_dims
 
 RING = 8  # inputs a channel keeps: 3 behind a verify of 5 rows
 WARPS = 4
@@ -26,11 +26,11 @@ CONV = Kernel(
     dependent=True,
     params=(HEAD_DIMS,),
     args=(
-        *token_rows("x", "C", "r"),
+        *rows_f32("x", "C", "r"),
         Buffer("w", "f32", (4, "C"), "r", align=16),
         Buffer("ring", "f32", ("slots", RING, "C"), "rw", align=16),
         *SEQUENCES,
-        *token_rows("y", "C", "w"),
+        *rows_f32("y", "C", "w"),
         Scalar("B"),
         Scalar("C"),
         Scalar("normed_heads"),

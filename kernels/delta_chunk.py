@@ -1,8 +1,8 @@
 """Catalogue entry of the chunked delta rule: T tokens at once, for prefill in the +delta lane."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
-from kernels.rules import IN_REGISTERS, row_pitch
-from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
+from kernels.rules import IN_REGISTERS, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims
 
 LENGTHS = (1, 4, 8, 16, 32, 64)  # tokens that a chunk may have
 THREADS = 128
@@ -45,12 +45,12 @@ DELTA_CHUNK = Kernel(
     exact=False,
     params=(HEAD_DIMS, Param("CHUNK", LENGTHS), Param("STATE", ("f32", "f16"))),
     args=(
-        *token_rows("qkv", "width", "r"),
+        *rows_f32("qkv", "width", "r"),
         Buffer("g", "f32", ("rows", "HV"), "r"),
         Buffer("beta", "f32", ("rows", "HV"), "r"),
         Buffer("state", "STATE", ("slots", "HV", "D", "D"), "rw", align=16),
         *SEQUENCES,
-        *token_rows("o", "value", "w"),
+        *rows_f32("o", "value", "w"),
         Scalar("first"),
         Scalar("B"),
         Scalar("HK"),

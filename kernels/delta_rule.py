@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
-from kernels.rules import IN_REGISTERS, ceil_div, row_pitch
-from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
+from kernels.rules import IN_REGISTERS, ceil_div, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, HEAD_DIMS, SEQUENCES, head_multiple, token_dims
 
 WARPS, STAGED_WARPS = 2, 4  # of a block
 
@@ -43,13 +43,13 @@ DELTA_RULE = Kernel(
     early=("slot",),
     params=(HEAD_DIMS, STATE, Param("ROWS", (4, 8, 16)), Param("STAGED", (False,))),
     args=(
-        *token_rows("qkv", "width", "r"),
+        *rows_f32("qkv", "width", "r"),
         Buffer("alpha", "f32", ("rows", "HV"), "r"),
         Buffer("beta", "f32", ("rows", "HV"), "r"),
         Buffer("state", "STATE", ("slots", "HV", "D", "D"), "rw", align=16),
         *SEQUENCES,
         Buffer("replay", "i32", ("B",), "r"),
-        *token_rows("o", "value", "w"),
+        *rows_f32("o", "value", "w"),
         Scalar("B"),
         Scalar("HK"),
         Scalar("HV"),

@@ -2,11 +2,10 @@
 
 from kernels.entry import Dims, Geometry, Kernel, Param, Rule
 from kernels.projections import ARGS, GRID_RULE, ONE_PLANE, SIZE_RULES, SLICES, WORDS, derived
-from kernels.rules import IN_REGISTERS, ceil_div
+from kernels.rules import IN_REGISTERS, SHARED, ceil_div
 
 PAIR = 2  # weight rows of a block
 MAX_WARPS = 8
-BUDGET = 227 * 1024
 
 
 def smem(d: Dims) -> int:
@@ -41,7 +40,7 @@ GEMV_ROWS = Kernel(
             "rows = {rows} exceed the {SEQS} sequences that this tile holds",
         ),
         Rule(
-            lambda d: smem(d) + SLICES * PAIR * int(d["SEQS"]) * 4 <= BUDGET,
+            lambda d: smem(d) + SLICES * PAIR * int(d["SEQS"]) * 4 <= SHARED,
             "the products of K = {K} for {SEQS} sequences exceed the shared memory of a block",
         ),
     ),

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar, Value
+from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar
 from kernels.rules import GRID_Y, IN_REGISTERS, ROWS, between, ceil_div, row_pitch
+from kernels.sequences import history_dims
 
 THREADS = 1024
 TILE = 8192  # logits a block of greedy_part: 31 blocks a row of 248,320
@@ -51,13 +52,8 @@ def _part(dims: Dims) -> Dims:
     return {**_logits(dims), "tile": tile, "tiles": ceil_div(int(dims["V"]), max(tile, 1))}
 
 
-def _state(dims: Dims) -> dict[str, Value]:
-    columns = int(dims["limit"]) + 1
-    return {"columns": columns, "history_pitch": columns}
-
-
 def _state_and_logits(dims: Dims) -> Dims:
-    return {**_logits(dims), **_state(dims)}
+    return {**_logits(dims), **history_dims(dims)}
 
 
 GREEDY_PART = Kernel(
@@ -126,7 +122,7 @@ GREEDY_ADVANCE_PARTS = Kernel(
     dependent=True,
     args=(*PARTS, *STATE),
     geometry=_row_block(32),
-    derive=_state,
+    derive=history_dims,
     rules=(*PART_RULES, *STATE_RULES),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="The same from the keys of greedy_part.",

@@ -18,9 +18,8 @@ from kernels.projections import (
     panel_bytes,
     row_groups,
 )
-from kernels.rules import BLOCK, IN_REGISTERS, between, ceil_div
+from kernels.rules import BLOCK, IN_REGISTERS, SHARED, between, ceil_div
 
-SHARED_BUDGET = 227 * 1024
 #: Chunks of a slice that a buffer holds, as kernels/projection_stream.cu is compiled.
 PART = 6
 COLS = Param("COLS", (8, 16, 32, 64))
@@ -103,9 +102,9 @@ RULES = (
         "panels: every warp would wait for another",
     ),
     Rule(
-        lambda d: _smem(d) <= SHARED_BUDGET,
+        lambda d: _smem(d) <= SHARED,
         f"{{warps}} rings of {{stages}} stages, {{width}} panels of sums and {{held}} parts of {{rows}} rows of "
-        f"K = {{K}} exceed {SHARED_BUDGET} bytes of shared memory",
+        f"K = {{K}} exceed {SHARED} bytes of shared memory",
     ),
 )
 

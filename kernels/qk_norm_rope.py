@@ -1,8 +1,8 @@
 """Catalogue entry of the q/k norm and RoPE room, with the store into the KV cache."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar, Value
-from kernels.rules import IN_REGISTERS, between, ceil_div, row_pitch
-from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims, token_rows
+from kernels.rules import IN_REGISTERS, between, ceil_div, row_pitch, rows_f32
+from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims
 
 WARPS = 4
 
@@ -34,13 +34,13 @@ QK_NORM_ROPE = Kernel(
     dependent=True,
     params=(HEAD_DIMS, Param("KV", ("f32", "f16"))),
     args=(
-        *token_rows("x", "width", "r"),
+        *rows_f32("x", "width", "r"),
         Buffer("wq", "f32", ("D",), "r", align=16),
         Buffer("wk", "f32", ("D",), "r", align=16),
         Buffer("cosine", "f32", ("table", "half"), "r"),
         Buffer("sine", "f32", ("table", "half"), "r"),
         *SEQUENCES,
-        *token_rows("q", "queries", "w"),
+        *rows_f32("q", "queries", "w"),
         Buffer("keys", "KV", CACHE, "rw", align=16),
         Buffer("values", "KV", CACHE, "rw", align=16),
         Scalar("B"),

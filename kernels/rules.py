@@ -8,6 +8,7 @@ from kernels.entry import Buffer, Dims, Geometry, Rule, Scalar, Value
 BLOCK = 32  # elements that share one scale
 GRID_X = 2**31 - 1
 GRID_Y = 65535
+SHARED = 227 * 1024  # bytes of shared memory that a block can have (sm_90: 228 KB, of which 1 KB is kept)
 
 #: ptxas limits that every kernel of the first rooms keeps: nothing in local memory.
 IN_REGISTERS: Mapping[str, int] = {"stack": 0, "spills": 0}

@@ -5,9 +5,8 @@ its first token has position[b], and only its first length[b] tokens exist.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
-from kernels.entry import Buffer, Dims, Param, Rule, Scalar, Value
+from kernels.entry import Buffer, Dims, Param, Rule, Value
 from kernels.rules import GRID_X, between
 
 HEAD_DIMS = Param("D", (32, 64, 128, 256))
@@ -22,12 +21,10 @@ CHUNK_RULES: tuple[Rule, ...] = (
 )
 
 
-def token_rows(
-    name: str, width: str, access: Literal["r", "w", "rw"], *, optional: bool = False
-) -> tuple[Buffer, Scalar]:
-    """A float32 buffer [T * B, width] and its pitch."""
-    pitch = f"{name}_pitch"
-    return Buffer(name, "f32", ("rows", width), access, pitch, align=16, optional=optional), Scalar(pitch)
+def history_dims(dims: Dims) -> dict[str, Value]:
+    """The pitch of a history of `limit` positions and the token behind them."""
+    columns = int(dims["limit"]) + 1
+    return {"columns": columns, "history_pitch": columns}
 
 
 def token_dims(extra: Callable[[Dims], dict[str, Value]]) -> Callable[[Dims], Dims]:

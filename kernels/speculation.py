@@ -2,6 +2,7 @@
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Rule, Scalar
 from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch
+from kernels.sequences import history_dims
 
 THREADS = 128
 MOST_ROWS = 5  # of a verify: the current token and four drafts
@@ -12,11 +13,6 @@ VERIFY_RULES = (B_RULE, between("T", 1, MOST_ROWS, "the rows of a verify, which 
 
 def _sequences(dims: Dims) -> Geometry:
     return Geometry((ceil_div(int(dims["B"]), THREADS), 1, 1), (THREADS, 1, 1))
-
-
-def _columns(dims: Dims) -> Dims:
-    columns = int(dims["limit"]) + 1
-    return {"columns": columns, "history_pitch": columns}
 
 
 SPECULATION_PACK = Kernel(
@@ -66,7 +62,7 @@ SPECULATION_ACCEPT = Kernel(
         Scalar("limit"),
     ),
     geometry=_sequences,
-    derive=_columns,
+    derive=history_dims,
     rules=(
         *VERIFY_RULES,
         between("limit", 1, 2**31 - 2, "the positions that an int can count"),

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from kernels.entry import Value
 from kernels.projection_stream import PART, fixed_bytes, most_warps, slices_of, stage_bytes
 from kernels.projections import PANEL_ROWS, SLICES, chunks_of_slice
-from kernels.rules import ceil_div
+from kernels.rules import SHARED, ceil_div
 
-#: Shared memory that one block can have (sm_90: 228 KB, of which 1 KB is kept).
-SHARED = 227 * 1024
 COLS = (8, 16, 32, 64)
 #: Widest band whose sums a block keeps, in panels.
 BAND = 20

@@ -16,9 +16,9 @@ import pytest
 import oracle
 from golden.sources import LANES
 from harness.cache import cache_key, cached
-from harness.device import Device, Properties
+from harness.device import Device
 from harness.devices import open_device
-from harness.engine import Choice, Engine, Request, decode, opened, prompt_logits
+from harness.engine import Choice, Engine, Request, decode, machine_of, opened, prompt_logits
 from harness.observed import observed
 from kernels.lowering import Machine
 from locks.following import excesses
@@ -85,11 +85,6 @@ class TestStreams:
         assert len(set(one[0])) > COUNT // 8, "a stream of few tokens shows little"
         assert_same_bits(of_eight, logits)
         assert_same_bits(of_one, logits)
-
-
-def machine(p: Properties) -> Machine:
-    """What a plan is made for on a device."""
-    return Machine(p.arch, p.multiprocessors, p.shared_per_block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +192,7 @@ class TestHostAndGpu:
         Red: one bit of one buffer that any launch of the full model writes differently.
         """
         _, gpu = both_devices
-        job = Job(SEED, MODEL, Choice(lane, 1, 8, 4, 1), machine(gpu.properties), tmp_path)
+        job = Job(SEED, MODEL, Choice(lane, 1, 8, 4, 1), machine_of(gpu), tmp_path)
         tokens, pieces = recorded(gpu, job, [Request((1, 2, 3, 4), 2)])
 
         assert len(tokens[0]) == 2

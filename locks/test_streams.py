@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from golden.sources import LANES, Source, peers, trained
-from harness.device import Device, Properties
-from harness.engine import Choice, Engine, Request, decode, open_engine
+from harness.device import Device
+from harness.engine import Choice, Engine, Request, decode, machine_of, open_engine
 from harness.engine.session import setting
 from harness.trace import canonical
 from kernels.lowering import Machine
@@ -20,11 +20,6 @@ from oracle.model_weights import Weights
 #: A launch's place in a run, and the digests of all buffers it wrote.
 Row = tuple[str, str, tuple[str, ...]]
 HOPPER = Machine("sm_90a", 132, 227 << 10)
-
-
-def machine(p: Properties) -> Machine:
-    """What a plan is made for on a device."""
-    return Machine(p.arch, p.multiprocessors, p.shared_per_block)
 
 
 def written(
@@ -77,7 +72,7 @@ class TestHostAndGpu:
         """
         host, gpu = both_devices
         w, choice, requests = trained().weights(), Choice(lane, 2, 48, 16, drafts), requests_of(trained())
-        runs = [written(d, w, choice, requests, machine(gpu.properties)) for d in (gpu, host)]
+        runs = [written(d, w, choice, requests, machine_of(gpu)) for d in (gpu, host)]
 
         assert_same_rows(runs[0][1], runs[1][1])
         assert runs[0][0] == runs[1][0]
@@ -86,7 +81,7 @@ class TestHostAndGpu:
         """The independent implementation's model, imported from GGUF, the same way."""
         host, gpu = both_devices
         w, choice, requests = peers().weights(), Choice("a15", 2, 48, 16, 1), requests_of(peers())
-        runs = [written(d, w, choice, requests, machine(gpu.properties)) for d in (gpu, host)]
+        runs = [written(d, w, choice, requests, machine_of(gpu)) for d in (gpu, host)]
 
         assert_same_rows(runs[0][1], runs[1][1])
         assert runs[0][0] == runs[1][0]
@@ -106,7 +101,7 @@ class TestPlansOfAnotherMachine:
         requests = [Request(prompt(9), 8), Request(prompt(3, 2), 5)]
         choice = Choice(lane, 2, 20, 5, 2)
         other = written(device, weights(), choice, requests, HOPPER)
-        own = written(device, weights(), choice, requests, machine(device.properties))
+        own = written(device, weights(), choice, requests, machine_of(device))
 
         assert other[0] == own[0]
         assert [len(t) for t in own[0]] == [r.count for r in requests]

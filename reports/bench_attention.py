@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from harness.device import Memory
+from harness.engine import machine_of
 from kernels.catalogue import kernel
 from kernels.entry import Value, instance
 from kernels.lanes import lane
-from kernels.lowering import Machine
 from kernels.plan import Launch, Ref
 from kernels.programs import Rows, Setting, attend
 from kernels.tuning import Tuning
@@ -81,9 +81,7 @@ def operations(config: ModelConfig, case: AttentionCase) -> int:
 
 def setting(bench: Bench, config: ModelConfig, case: AttentionCase, tuning: Tuning) -> Setting:
     """The setting of a plan whose caches just hold the context."""
-    p = bench.device.properties
-    machine = Machine(p.arch, p.multiprocessors, p.shared_per_block)
-    return Setting(config, lane(case.lane), case.B, case.B, case.context, machine, tuning)
+    return Setting(config, lane(case.lane), case.B, case.B, case.context, machine_of(bench.device), tuning)
 
 
 def _measure(bench: Bench, config: ModelConfig, case: AttentionCase, repeats: int, tuning: Tuning) -> dict[str, Any]:

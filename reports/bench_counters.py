@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.device import NotRun
 from harness.devices import open_device
+from harness.engine import machine_of
 from harness.record import ROOT
 from kernels.lanes import lane
 from kernels.lowering import Lowering, Machine, Projection, choose
@@ -91,9 +92,9 @@ def chosen(config: ModelConfig, case: Case, machine: Machine) -> list[tuple[Proj
 def launch_all(config: ModelConfig, cases: Sequence[Case], device_name: str = "cuda") -> list[dict[str, Any]]:
     """Launch every shape of every case once; what was launched, in order."""
     device = open_device(device_name)
-    p, found = device.properties, []
+    found = []
     for case in cases:
-        for projection, lowering in chosen(config, case, Machine(p.arch, p.multiprocessors, p.shared_per_block)):
+        for projection, lowering in chosen(config, case, machine_of(device)):
             bench = Bench(device)
             bits = 4 if "q4" in lowering.kernel else 8
             tiles = bench.panels([projection], bits)[projection.name]

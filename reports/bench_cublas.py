@@ -1,17 +1,17 @@
-"""The same projections by cuBLAS, through PyTorch where it is present; run as a script of its own process.
+"""The same projections by cuBLAS, through PyTorch where it is present; run in a process of its own.
 
-`python reports/bench_cublas.py '{"rows": [32], "shapes": {"5120x6144": 64}}'` prints milliseconds of a step by type.
+`python -m reports.bench_cublas '{"rows": [32], "shapes": {"5120x6144": 64}}'` prints milliseconds of a step by type.
 Weights rotate beyond the second-level cache; every shape is one graph. Its results are no reference: only its time is
 read.
 """
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from reports.peer import answer, milliseconds
 
 #: Bytes of weights that are more than the second-level cache of an H200 holds, several times.
 BEYOND_CACHE = 400 << 20
@@ -20,14 +20,7 @@ BEYOND_CACHE = 400 << 20
 def beside(shapes: Sequence[tuple[int, int]], rows: Sequence[int], seconds: float = 30.0) -> dict[str, Any]:
     """Milliseconds of a step by type and number of rows, or the reason why there are none."""
     asked = json.dumps({"rows": list(rows), "shapes": {f"{N}x{K}": n for (N, K), n in Counter(shapes).items()}})
-    command = (sys.executable, str(Path(__file__)), asked)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        if done.returncode != 0:
-            return {"reason": done.stderr.strip().splitlines()[-1][:200]}
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {"reason": f"{type(error).__name__}: PyTorch did not answer within {seconds:g} s"}
+    return answer("reports.bench_cublas", asked, "PyTorch", seconds)
 
 
 def _products(torch: Any, kind: str, M: int, N: int, K: int) -> list[Any]:
@@ -46,19 +39,7 @@ def _products(torch: Any, kind: str, M: int, N: int, K: int) -> list[Any]:
 def _milliseconds(torch: Any, products: list[Any]) -> float:
     for product in products:
         product()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for product in products:
-            product()
-    times = []
-    for _ in range(7):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(sorted(times)[3]) / len(products)
+    return milliseconds(torch, products, 7)
 
 
 def main(asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""The gated delta rule of flash-linear-attention, where it is installed; run as a script of its own process.
+"""The gated delta rule of flash-linear-attention, where it is installed; run in a process of its own.
 
-`python reports/bench_fla.py FOLDER` reads `asked.json` and arrays from the folder, prints milliseconds, and leaves
+`python -m reports.bench_fla FOLDER` reads `asked.json` and arrays from the folder, prints milliseconds, and leaves
 outputs and states beside them. It is an optional peer: only its time and its error are read.
 """
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from reports.peer import answer, milliseconds
 
 #: Bytes of states that one graph goes through at least, as in `bench_state`.
 BEYOND_CACHE = 400 << 20
@@ -36,14 +37,9 @@ def beside(
         (Path(folder) / "asked.json").write_text(json.dumps(asked))
         for T, arrays in prefill.items():
             np.savez(Path(folder) / f"in-{T}.npz", allow_pickle=False, **{n: arrays[n] for n in ARRAYS})
-        command = (sys.executable, str(Path(__file__)), folder)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-            if done.returncode != 0:
-                return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
-            found = dict(json.loads(done.stdout.splitlines()[-1]))
-        except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-            return {"reason": f"{type(error).__name__}: flash-linear-attention did not answer within {seconds:g} s"}
+        found = answer("reports.bench_fla", folder, "flash-linear-attention", seconds)
+        if "reason" in found:
+            return found
         paths = {T: Path(folder) / f"out-{T}.npz" for T in prefill}
         found["arrays"] = {T: dict(np.load(path)) for T, path in paths.items() if path.is_file()}
     return found
@@ -66,20 +62,9 @@ def _microseconds(torch: Any, layers: Sequence[Callable[[], Any]]) -> float:
     for _ in range(2):
         layers[0]()
     torch.cuda.synchronize()
-    graph, kept = torch.cuda.CUDAGraph(), []
-    with torch.cuda.graph(graph):
-        kept += [layer() for layer in layers]  # outputs are kept: each layer has memory of its own, as ours has
-    for _ in range(WARM):
-        graph.replay()
-    times = []
-    for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(sorted(times)[REPEATS // 2]) * 1e3 / len(layers)
+    kept: list[Any] = []  # outputs: each layer has memory of its own, as ours has
+    calls = [lambda layer=layer: kept.append(layer()) for layer in layers]  # bound at once
+    return milliseconds(torch, calls, REPEATS, WARM) * 1e3
 
 
 def _decode(torch: Any, rule: Any, a: dict[str, Any], B: int) -> float:

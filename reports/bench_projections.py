@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from harness.device import Device, Memory
+from harness.engine import machine_of
 from kernels.catalogue import kernel
 from kernels.entry import Value, instance
 from kernels.lanes import lane
-from kernels.lowering import Lowering, Machine, Projection, choose
+from kernels.lowering import Lowering, Projection, choose
 from kernels.rules import ceil_div
 from kernels.tuning import Tuning
 from oracle.config import ModelConfig
@@ -150,8 +151,7 @@ def layout(lowering: Lowering) -> dict[str, Value]:
 
 
 def _step(bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, Memory], case: Case) -> Step:
-    p = bench.device.properties
-    machine, chosen_lane = Machine(p.arch, p.multiprocessors, p.shared_per_block), lane(case.lane)
+    machine, chosen_lane = machine_of(bench.device), lane(case.lane)
     most = max(p.N for p in projections) * case.rows * 4
     step = Step(case, {}, {}, {}, {}, {}, (), bench.alloc("reference", most))
     inputs = {K: bench.activations(K, case.rows, chosen_lane.words) for K in sorted({p.K for p in projections})}

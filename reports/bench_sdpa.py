@@ -1,17 +1,17 @@
-"""The same attention by PyTorch's scaled_dot_product_attention, where it is present; a script of its own process.
+"""The same attention by PyTorch's scaled_dot_product_attention, where it is present; run in a process of its own.
 
-`python reports/bench_sdpa.py '{"heads": [24, 4, 256], "cases": {"decode": [32, 1, 640]}}'` prints microseconds of a
+`python -m reports.bench_sdpa '{"heads": [24, 4, 256], "cases": {"decode": [32, 1, 640]}}'` prints microseconds of a
 layer by case and backend: float16 queries, keys and values, the last of T rows sees the whole context. Buffers rotate
 beyond the second-level cache; every case is one graph. Its results are no reference: only its time is read.
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from reports.peer import answer, milliseconds
 
 #: Bytes of keys and values that are more than the second-level cache of an H200 holds, several times.
 BEYOND_CACHE = 256 << 20
@@ -28,14 +28,7 @@ def beside(heads: Sequence[int], cases: Mapping[str, Sequence[int]], seconds: fl
     Units:  microseconds.
     """
     asked = json.dumps({"heads": list(heads), "cases": {name: list(case) for name, case in cases.items()}})
-    command = (sys.executable, str(Path(__file__)), asked)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        if done.returncode != 0:
-            return {"reason": done.stderr.strip().splitlines()[-1][:200]}
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {"reason": f"{type(error).__name__}: PyTorch did not answer within {seconds:g} s"}
+    return answer("reports.bench_sdpa", asked, "PyTorch", seconds)
 
 
 def _layers(torch: Any, heads: Sequence[int], case: Sequence[int], shared: bool) -> list[Callable[[], Any]]:
@@ -65,19 +58,7 @@ def _microseconds(torch: Any, calls: Sequence[Callable[[], Any]]) -> float:
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(9):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(sorted(times)[4]) * 1e3 / len(calls)
+    return milliseconds(torch, calls, 9) * 1e3
 
 
 def _timed(torch: Any, backend: str, heads: Sequence[int], case: Sequence[int]) -> float | str:

@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from harness.cli.report import wide_console
+from harness.device import Device
 from harness.devices import open_device
 from harness.progress import shown
 from harness.record import check_records, record
@@ -111,17 +113,11 @@ def run_state(args: argparse.Namespace) -> int:
     cases = bench_state.state_cases(args.most, prefill)
     if not cases:
         raise LanelockError(f"bench state: no case has at most {args.most} sequences, and no prefill is asked for")
-    bench = Bench(device)
-    try:
-        memory, processors = bench.alloc("read", READ_BYTES[device.properties.kind]), device.properties.multiprocessors
-        read, update = bench.read_speed(memory, processors), bench.update_speed(memory, processors)
+    with _beside_read(device) as (bench, read):
+        update = bench.update_speed(bench.alloc("update", READ_BYTES[device.properties.kind]), _processors(device))
         bench.release(0)
         rows = bench_state.measure_state(bench, config, update, cases)
-    finally:
-        bench.close()
-    figures = {"config": config.name, "read_GB_s": read, "update_GB_s": update,
-               "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
-    figures["faster"] = bench_state.faster(rows)
+    figures = _of_run(config.name, read, rows) | {"update_GB_s": update, "faster": bench_state.faster(rows)}
     if not args.no_fla and device.properties.kind == "cuda":
         figures["fla"] = bench_state.beside_fla(config, [n for n in (1, 8, 32, 64) if n <= args.most], prefill)
     _finish(args, "bench-state", figures, ("us", "GB_s", "share", "rel_L2"))
@@ -138,21 +134,38 @@ def run_decode(args: argparse.Namespace) -> int:
         for c in bench_decode.cases_of(lane)
         if args.most >= c.B
     ]
-    bench = Bench(device)
-    try:
-        source = bench.alloc("read", READ_BYTES[device.properties.kind])
-        read = bench.read_speed(source, device.properties.multiprocessors)
-    finally:
-        bench.close()
+    with _beside_read(device) as (_, read):
+        pass  # the engines need its memory
     with shown("bench decode") as progress:
         rows = bench_decode.measure_all(device, weights, cases, read, progress)
-    figures = {"config": weights.config.name, "weights": args.weights, "read_GB_s": read,
-               "valid": read >= bench_projections.LEAST_READ, "rows": rows}  # fmt: skip  # a map
+    figures = _of_run(weights.config.name, read, rows) | {"weights": args.weights}
     _finish(args, "bench-decode", figures, ("ms", "ms_a_step_p99", "tokens_a_second", "first_token_ms", "share"))
     if not args.json:
         for row in rows:
             _print_held_back(row)
     return 0 if all(row["streams_agree"] for row in rows) else 1
+
+
+@contextmanager
+def _beside_read(device: Device) -> Iterator[tuple[Bench, float]]:
+    """A bench that holds nothing, and the read bandwidth of this run in GB/s."""
+    bench = Bench(device)
+    try:
+        memory = bench.alloc("read", READ_BYTES[device.properties.kind])
+        read = bench.read_speed(memory, _processors(device))
+        bench.release(0)
+        yield bench, read
+    finally:
+        bench.close()
+
+
+def _processors(device: Device) -> int:
+    return device.properties.multiprocessors
+
+
+def _of_run(config: str, read: float, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures that every bench of this command has: a run whose memory reads slowly is disturbed."""
+    return {"config": config, "read_GB_s": read, "valid": read >= bench_projections.LEAST_READ, "rows": rows}
 
 
 def _check_record(args: argparse.Namespace) -> None:
@@ -179,16 +192,9 @@ def run_attention(args: argparse.Namespace) -> int:
     if not cases:
         limits = f"{args.most} sequences and a context of {args.context}"
         raise LanelockError(f"bench attention: no case lies within {limits}")
-    bench = Bench(device)
-    try:
-        memory = bench.alloc("read", READ_BYTES[device.properties.kind])
-        read = bench.read_speed(memory, device.properties.multiprocessors)
-        bench.release(0)
+    with _beside_read(device) as (bench, read):
         rows = bench_attention.measure_attention(bench, config, cases)
-    finally:
-        bench.close()
-    valid = read >= bench_projections.LEAST_READ
-    figures: dict[str, Any] = {"config": config.name, "read_GB_s": read, "valid": valid, "rows": rows}
+    figures = _of_run(config.name, read, rows)
     if not args.no_torch and device.properties.kind == "cuda":
         halves = {c.name: (c.B, c.T, c.context) for c in cases if "kv16" in c.lane}
         figures["torch_us"] = bench_sdpa.beside((config.q_heads, config.kv_heads, config.head_dim), halves)

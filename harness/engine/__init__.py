@@ -3,7 +3,7 @@
 from harness.engine.decode import Request, Stream, decode
 from harness.engine.memory import Engine, captured, open_engine
 from harness.engine.rows import draft_logits, prompt_logits
-from harness.engine.session import Choice, opened
+from harness.engine.session import Choice, machine_of, opened
 
 __all__ = [
     "Choice",
@@ -13,6 +13,7 @@ __all__ = [
     "captured",
     "decode",
     "draft_logits",
+    "machine_of",
     "open_engine",
     "opened",
     "prompt_logits",

@@ -31,11 +31,15 @@ class Choice:
     tuning: Tuning = field(default_factory=Tuning)
 
 
+def machine_of(device: Device) -> Machine:
+    """What plans for a device are made for."""
+    p = device.properties
+    return Machine(p.arch, p.multiprocessors, p.shared_per_block)
+
+
 def setting(device: Device, config: ModelConfig, choice: Choice) -> Setting:
     """The setting of a plan. Raises LanelockError for an unknown lane."""
-    p = device.properties
-    machine = Machine(p.arch, p.multiprocessors, p.shared_per_block)
-    return Setting(config, lane(choice.lane), choice.B, choice.B, choice.limit, machine, choice.tuning)
+    return Setting(config, lane(choice.lane), choice.B, choice.B, choice.limit, machine_of(device), choice.tuning)
 
 
 def plan_of(device: Device, config: ModelConfig, choice: Choice) -> Plan:
