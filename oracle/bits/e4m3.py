@@ -1,4 +1,4 @@
-"""e4m3 codes, and rows or groups scaled into them."""
+"""e4m3 codes and their values."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,6 @@ from oracle.bits.fma import F32
 
 LARGEST = 448.0
 NAN_CODE = 0x7F
-_SMALLEST_SCALE = np.float32(2.0**-126)
 
 
 def encode(x: F32) -> NDArray[np.uint8]:
@@ -34,22 +33,3 @@ def decode(code: NDArray[np.uint8]) -> F32:
     size = np.where(exponent == 0, np.ldexp(fraction.astype(np.float64), -9), normal)
     size = np.where((code & 0x7F) == NAN_CODE, np.nan, size)
     return np.where(code >= 0x80, -size, size).astype(np.float32)
-
-
-def quantize_groups(x: F32, width: int) -> tuple[NDArray[np.uint8], F32]:
-    """Codes and one scale per `width` elements of a row (the row's own length for a scale a row).
-
-    Shapes: x [..., K], K a multiple of width -> codes uint8 [..., K], scales [..., K/width].
-    Units:  element = e4m3(code) * scale.
-    Error:  none against the contract. A group that is not finite has codes 0 and scale NaN.
-    Source: ARITHMETIC.md, e4m3.
-    """
-    groups = x.reshape(*x.shape[:-1], -1, width)
-    with np.errstate(all="ignore"):
-        amax = np.max(np.abs(groups), axis=-1)
-        t = amax / np.float32(LARGEST)
-        floored = np.where(t > _SMALLEST_SCALE, t, _SMALLEST_SCALE)
-        scale = np.where(amax == 0, np.float32(1.0), floored)
-        finite = np.isfinite(amax)
-        scaled = np.where(finite[..., None], groups / scale[..., None], np.float32(0.0))
-    return encode(scaled).reshape(x.shape), np.where(finite, scale, np.float32(np.nan))
