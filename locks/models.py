@@ -11,6 +11,7 @@ from harness.device import Device
 from harness.engine import Choice, Engine, Request, Stream, captured, decode, open_engine
 from harness.engine.session import setting
 from kernels.steps import make_plan
+from oracle.bits.pretile import pretile
 from oracle.config import ModelConfig
 from oracle.formats import Q8_0
 from oracle.model_weights import HeldWeights, Weights, specs
@@ -50,6 +51,17 @@ def weight_buffer(e: Engine, tensor: str) -> str:
 def written(values: np.ndarray, count: int) -> np.ndarray:
     """Where the first elements lie that are not zero: a panel of a narrow weight begins with slices of no block."""
     return np.flatnonzero(values)[:count]
+
+
+def output_of(e: Engine, tensor: str, index: int, planes: int) -> tuple[int, int]:
+    """Plane and column of the output to which element `index` of a Q8_0 tensor's buffer goes."""
+    N, K = specs(e.setting.config)[tensor].shape
+    slices = np.searchsorted([(s + 1) * (K // 32) // 8 for s in range(8)], np.arange(K // 32), side="right")
+    columns, parts = np.broadcast_to(np.arange(N)[:, None], (N, K)), np.broadcast_to(np.repeat(slices, 32), (N, K))
+    if weight_buffer(e, tensor).endswith(".panels"):
+        nothing = np.zeros((N, K // 32), np.float16)
+        columns, parts = (pretile(a.astype(np.uint8), nothing, 8) for a in (columns, parts))
+    return int(parts.flat[index]) if planes == 8 else 0, int(columns.flat[index])
 
 
 def prompt(length: int, seed: int = 1) -> tuple[int, ...]:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from golden.check import check, commit_reference, device_reference, difference, first_step, stale
-from golden.record import Decoded, Opener, decoded, record
+from golden.record import Decoded, Opener, choice_of, decoded, record
 from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, opened
-from locks.models import POISONED, poisoned, prompt, weight_buffer, weights, written
+from kernels.tuning import Tuning
+from locks.models import POISONED, output_of, poisoned, prompt, weight_buffer, weights, written
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.blocks import Run
 from oracle.decode import greedy_stream
@@ -26,6 +27,7 @@ from oracle.errors import LanelockError
 from oracle.model_weights import Weights
 
 REQUEST = Request(prompt(9), 6)
+CHANGED = "layers.2.Wo"
 
 
 def opener(device: Device) -> Opener:
@@ -37,10 +39,23 @@ def opener(device: Device) -> Opener:
 def perturbed(device: Device, w: Weights, choice: Choice) -> Iterator[Engine]:
     """An engine with one code of one weight off by one."""
     with opened(device, w, choice) as e:
-        codes = e.read(weight_buffer(e, "layers.2.Wo")).copy()
-        codes[written(codes, 78)[77]] += 1
-        e.write(weight_buffer(e, "layers.2.Wo"), codes)
+        codes = e.read(weight_buffer(e, CHANGED)).copy()
+        codes[changed(e)] += 1
+        e.write(weight_buffer(e, CHANGED), codes)
         yield e
+
+
+def changed(e: Engine) -> int:
+    """Where the code that `perturbed` changes lies in its buffer."""
+    return int(written(e.read(weight_buffer(e, CHANGED)), 78)[77])
+
+
+def first_element(device: Device, choice: Choice) -> list[int]:
+    """The first element of a prefill's `mixer` to which the changed code goes."""
+    with opened(device, weights(), choice) as e:
+        [launch] = [n for n in e.plan.programs["prefill.first"] if n.label == CHANGED]
+        plane, column = output_of(e, CHANGED, changed(e), int(launch.dims["planes"]))
+    return [plane, 0, column]
 
 
 def small(device: Device) -> Golden:
@@ -100,18 +115,22 @@ class TestRecorded:
 class TestCheck:
     """Comparing a run with its golden."""
 
-    def test_a_perturbed_run_is_named_with_step_margin_and_first_launch(self, device: Device) -> None:
-        """One weight code off by one: lane, step, token, margin, then launch, buffer, element, both values in hex."""
-        golden = small(device)
-        broken = lambda w, choice: perturbed(device, w, choice)  # noqa: E731  # an opener
-        [outcome] = check(broken, weights(), [golden], [device_reference("the other", opener(device))])
+    @pytest.mark.parametrize("tiled", [False, True])
+    def test_a_perturbed_run_is_named_with_step_margin_and_first_launch(self, device: Device, tiled: bool) -> None:
+        """One weight code off by one: lane, step, token, margin, then launch, buffer, element, both values in hex.
+
+        The element is the first that the code goes to, in whichever form this device's lowerings read weights.
+        """
+        form = Tuning(tiled=tiled)
+        broken = lambda w, choice: perturbed(device, w, dataclasses.replace(choice, tuning=form))  # noqa: E731
+        right = lambda w, choice: opened(device, w, dataclasses.replace(choice, tuning=form))  # noqa: E731
+        [outcome] = check(broken, weights(), [small(device)], [device_reference("the other", right)])
 
         assert outcome.problem.startswith("lane a15, step 0: ")
         assert "recorded margin" in outcome.problem
         assert "launch layers.2.Wo" in outcome.problem
-        # where weights are panels, the changed code lies in another plane and row
-        element = r"\[0, 0, 0\]" if device.properties.kind == "host" else r"\[\d, 0, \d+\]"
-        assert re.search(rf"buffer mixer, element {element}: this run wrote", outcome.problem)
+        element = first_element(device, dataclasses.replace(choice_of("a15", [REQUEST]), tuning=form))
+        assert f"buffer mixer, element {element}: this run wrote" in outcome.problem
         assert outcome.problem.count("(0x") >= 2
 
     def test_a_fault_that_only_a_batch_shows_is_found_in_the_batch(self, device: Device) -> None:
