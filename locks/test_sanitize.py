@@ -186,7 +186,8 @@ said = json.loads(os.environ["FAKE"])
 open(log, "w").write(said["planted" if planted else "locks"][tool])
 if not planted:
     assert os.environ["LANELOCK_WATCHED"].startswith("guards")
-    rows = [{"node": n, "outcome": o} for n, o in said["outcomes"].items()]
+    named = re.compile(words[words.index("-k") + 1].replace("cuda and ", ""))
+    rows = [{"node": n, "outcome": o} for n, o in said["outcomes"].items() if named.search(n)]
     open(words[words.index("--results") + 1], "w").write(json.dumps({"locks": rows}))
 """
 
@@ -219,6 +220,20 @@ class TestCommand:
         assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
             f"{tool}: clean, 1 locks" for tool in TOOLS
         ]
+
+    @pytest.mark.parametrize(("match", "code"), [("a", 0), ("b", 2)])
+    def test_runs_only_locks_that_match(
+        self, match: str, code: int, said: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip  # as many arguments
+        """Lock a[cuda] passes and b[cuda] is not run; the figures say what was matched.
+
+        Red: a choice of locks that is dropped, or a part of a room that reads as the whole.
+        """
+        said["outcomes"] = {"a[cuda]": "passed", "b[cuda]": "not run"}
+
+        assert self.run(said, monkeypatch, "--tool", "memcheck", "--match", match, "--json") == code
+        assert json.loads(capsys.readouterr().out)["match"] == match
 
     def test_fails_where_a_tool_finds_something(
         self, said: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub = commands.add_parser("sanitize", help="compute-sanitizer's four tools over the kernels' locks, on a GPU")
     sub.add_argument("--room", action="append", choices=ROOMS, metavar="ROOM", help="this room (default: all)")
     sub.add_argument("--tool", action="append", choices=TOOLS, help="this tool (default: all four)")
+    sub.add_argument("--match", metavar="EXPR", help="of their locks those whose names match, as pytest's -k does")
     sub.add_argument("--processes", type=int, default=1, metavar="N", help="worker processes (default: 1)")
     sub.add_argument("--record", action="store_true", help="write a record under reports/records/")
     sub.add_argument("--json", action="store_true", help="print JSON")
@@ -50,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     with shown("sanitize") as progress:
         for i, tool in enumerate(tools):
             progress(tool, i, len(tools))
-            results.append(check(sanitizer, tool, args.room or ROOMS, args.processes, ledger))
-    whole = args.room is None
+            results.append(check(sanitizer, tool, args.room or ROOMS, args.match, args.processes, ledger))
+    whole = args.room is None and args.match is None
     explained = [f for r in results for f in r.explained]
     stale = [a for a in ledger if whole and a.tool in tools and not any(a.explains(f) for f in explained)]
-    figures = {"rooms": list(args.room or ROOMS), "tools": [asdict(r) for r in results],
+    figures = {"rooms": list(args.room or ROOMS), "match": args.match, "tools": [asdict(r) for r in results],
                "stale": [asdict(a) for a in stale]}  # fmt: skip  # a map
     if args.record:
         record("sanitize", figures)
@@ -76,9 +77,9 @@ def find() -> str:
 
 
 def check(
-    sanitizer: str, tool: str, rooms: Sequence[str], processes: int, ledger: Sequence[FalseAlarm]
+    sanitizer: str, tool: str, rooms: Sequence[str], match: str | None, processes: int, ledger: Sequence[FalseAlarm]
 ) -> ToolResult:
-    """One tool, first over its planted fault, then over the locks of the rooms."""
+    """One tool, first over its planted fault, then over the locks of the rooms whose names match."""
     logs, _ = watched(sanitizer, tool, ["locks.sanitizer_probes", tool])
     kernels = Counter(f.kernel for log in logs for f in log.findings)
     if set(kernels) - {""} != {PLANTED[tool]}:
@@ -87,7 +88,8 @@ def check(
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "results.json"
         files = sorted({places(room)["locks"].as_posix() for room in rooms})
-        command = ["pytest", *files, "-q", "-k", "cuda", "--device", "cuda", "--results", str(target)]
+        named = f"cuda and ({match})" if match else "cuda"
+        command = ["pytest", *files, "-q", "-k", named, "--device", "cuda", "--results", str(target)]
         logs, said = watched(sanitizer, tool, command + (["-n", str(processes)] if processes > 1 else []))
         rows = json.loads(target.read_text())["locks"] if target.exists() else []
     verdict = judge(tool, logs, ledger, sum(row["outcome"] == "passed" for row in rows))
