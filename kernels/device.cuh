@@ -51,8 +51,8 @@ __device__ __forceinline__ void overlap_launches() { admit_next_launch(), await_
 // Several quotients by one divisor, every one rounded as a division rounds it, for one reciprocal and no branch an element.
 // With r = 1 / d rounded and q within a unit of x / d, q + (x - q d) r, fused, is x / d rounded to nearest wherever the
 // remainder is exact (Markstein 1990). x r lies within 1.5 units: the first step makes q of it, the second the quotient.
-// Where a remainder may be subnormal or a quotient leaves the range, all of them are divided. A division of its own waits for
-// 90 cycles behind a branch: eight of them and eight of the quantiser were a third of the time of a norm (H200).
+// Where a remainder may be subnormal or a quotient leaves the range, all of them are divided. A division of its own ends
+// behind a branch, where the next one cannot begin before it: a norm and its quantiser have sixteen of them in a row.
 struct Divisor {
   float d, r;
 

@@ -2,12 +2,12 @@
 //
 // A warp loads its 16 weight rows of a block of 32 as one A operand; the activations stay in shared memory, where the tensor
 // core reads them by itself. So of the issue slots that a block costs almost all are the float operations of the contract:
-// per output one conversion and two roundings, 12 a 16 x 8 x 32 product; without the ring they run at 18 cycles (an H200: what
-// an fma with three registers of its own costs). Products of one part of the columns run beside the sums of the other.
+// per output one conversion and two roundings, 12 a 16 x 8 x 32 product. Products of one part of the columns run beside the
+// sums of the other.
 //
 // A group of its own copies (gemm_wg.cuh), so that no warp that multiplies waits for a barrier of the block, and the ring goes
-// on from one tile to the next: 512 rows x 16384 x 5120 take 296 us on an H200 (bench-projections-20261130T081654Z), 347 where
-// all warps copy. The sums of the slices before the one in progress are touched 8 times a tile and wait in shared memory.
+// on from one tile to the next: 512 rows x 16384 x 5120 take 296 us on an H200 (bench-projections-20261130T081654Z). The sums
+// of the slices before the one in progress are touched 8 times a tile and wait in shared memory.
 #include "gemm_wg.cuh"
 
 using namespace warpgroup;

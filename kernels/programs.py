@@ -343,7 +343,7 @@ def last_rows(s: Setting, label: str, x: Ref, T: int, count: Ref, y: Ref) -> Lau
 
 
 def pick(s: Setting, label: str, rows: int, logits: Ref, tokens: Ref, flags: Ref) -> Iterator[Launch]:
-    """Greedy picks of rows of logits: the best key of each tile, then of the row. 3.4 us on an H200, not 28."""
+    """Greedy picks of rows of logits: the best key of each tile, by many blocks, then of the row."""
     dims: dict[str, Value] = {"rows": rows, "V": s.config.vocab}
     part = launch(label + ".part", "greedy_part", {"logits": logits, "parts": Ref("pick.parts")}, dims)
     yield part

@@ -53,8 +53,8 @@ def one_block(dims: Dims) -> Geometry:
 def parts_of(K: int, rows: int, arch: str, multiprocessors: int) -> int:
     """Blocks that share a row: 8 where each has a multiprocessor of its own, else 1.
 
-    Eight planes of 5120 on an H200, a block a row against eight: 4.3 us and 2.6 us for one row, 4.4 and 4.0 for 16; of
-    32 rows clusters take longer to start than they save, 4.5 and 4.6.
+    Few rows leave most multiprocessors idle, and one of them reads a row's planes slower than eight do. Many rows have
+    them all at work, and then a cluster takes longer to start than it saves.
     """
     parts = PARTS[-1]
     fits = arch in CLUSTERED and ceil_div(K, CHUNK * parts) <= SPREAD_WARPS and rows * parts <= multiprocessors

@@ -2,6 +2,5 @@
 
 import os
 
-# before NumPy is imported: a lock's matrices are small, and workers that each spin a thread a core made the oracle's
-# locks 3.5 times slower (57 locks, 2 cores, 10.7 s against 3.0 s with other work on the machine).
+# before NumPy is imported: a lock's matrices are small, and workers that each spin a thread a core hinder each other
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,5 +1,7 @@
 """The transcription of the contract is itself held: fma to rationals, trees to plain loops, version to page."""
 
+import json
+import math
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -206,3 +208,31 @@ class TestVersion:
 
         assert stated
         assert int(stated[1]) == ARITHMETIC_VERSION
+
+
+class TestFigures:
+    """What the page says was measured."""
+
+    def test_errors_of_functions_are_those_of_the_record_it_names(self) -> None:
+        """Each figure is the record's largest error over all inputs, rounded up to two digits; it covers 2^32 inputs.
+
+        Red: a figure of another run, or of a part of the inputs.
+        """
+        page = PAGE.read_text(encoding="utf-8")
+        name = re.search(r"`(reports/records/exhaustive-\w+\.json)`", page)
+        assert name
+        found = json.loads((PAGE.parents[1] / name[1]).read_text())["figures"]["functions"]
+        errors = {function: row["largest_error"] for function, row in found.items()}
+        quoted = re.search(r"exp [\d.]+,[^;]*? ulp", page)
+        below = re.search(r"at most ([\d.]+) steps of 2\^-149", page)
+
+        assert quoted
+        assert below
+        assert {row["inputs"] for row in found.values()} == {2**32}
+        assert dict(re.findall(r"(\w+) (\d\.\d+)", quoted[0])) == {f: rounded_up(e["ulp"]) for f, e in errors.items()}
+        assert below[1] == rounded_up(max(e["steps_below_normal"] for e in errors.values()))
+
+
+def rounded_up(value: float) -> str:
+    """Two digits behind the point, never below the value."""
+    return f"{math.ceil(value * 100) / 100:.2f}"

@@ -36,7 +36,7 @@ FORCED = ("gemv_rows", "gemv_register", "gemv_staged", "gemm_dp4a", "gemm_mma", 
           "gemm_tc_tiled", "gemm_tc_tiled_q4", "gemm_rows", "gemm_rows_wide", "gemm_rows_q4", "gemm_rows_q4_wide",
           "gemm_rows_tiled", "gemm_rows_tiled_q4")  # fmt: skip  # a list
 REPEATS = 300
-VECTORS = 1 << 24  # of 16 bytes: what the neighbour reads, about 60 us of an H200
+VECTORS = 1 << 24  # of 16 bytes: what the neighbour reads, so that it is at work beside many launches
 
 
 @functools.cache

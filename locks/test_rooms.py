@@ -66,7 +66,12 @@ class TestKernels:
         """A room's mutants are found as strength finds them, by source. Red: a file guessed from the room's name."""
         assert mutant_files("rms_norm") == ["locks/mutants/norms.toml"]
         assert mutant_files("gemm_mma") == ["locks/mutants/projection.toml"]
-        assert mutant_files("memory_read") == []
+        assert mutant_files("memory_read") == ["locks/mutants/memory.toml"]
+
+    @pytest.mark.parametrize("room", ROOMS)
+    def test_hold_planted_faults_in_every_room(self, room: str) -> None:
+        """No room is without a planted fault that its locks must turn red on. Red: a new room left out."""
+        assert mutant_files(room)
 
     def test_prints_a_line_a_kernel_off_a_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Piped, each kernel is one line that begins with its whole name. Red: names cut to a table's width."""
@@ -80,6 +85,23 @@ class TestKernels:
 
         assert [n for n in names if not re.search(rf"^\| .*`(lanelock )?{n}\b.*\|", readme, re.MULTILINE)] == []
         assert f"`{mutant_files('rms_norm')[0]}`" in readme
+
+
+class TestRecords:
+    """Figures in texts and comments come from records."""
+
+    def test_that_are_named_are_there(self) -> None:
+        """Every record that a page, a source or a lock names is in reports/records. Red: one superseded and removed."""
+        kinds = {"*.md", "*.py", "*.cu", "*.cuh", "*.h", "*.cpp", "*.toml"}
+        folders = [ROOT / f for f in ("kernels", "harness", "oracle", "golden", "reports", "locks")]
+        texts = [*ROOT.glob("*.md"), *(path for f in folders for kind in kinds for path in f.rglob(kind))]
+        # records that locks make up have one letter, or are of midnight
+        name = re.compile(r"[a-z0-9-]{4,}-\d{8}T(?!000000)\d{6}Z")
+        named = {n for path in texts for n in name.findall(path.read_text(encoding="utf-8"))}
+        there = {path.stem for path in (ROOT / "reports" / "records").glob("*.json")}
+
+        assert named & there
+        assert sorted(named - there) == []
 
 
 class TestMutants:

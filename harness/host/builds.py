@@ -49,7 +49,7 @@ class Builder:
         self.compiler, self.march, self.root, self.runtime = compiler, march, root, runtime
         self.flags = (*compiler.flags(march), "-DLANELOCK_HOST", f"-I{RUNTIME}", f"-I{root}", f"-I{KERNELS}")
         self._built: dict[str, Built] = {}
-        # the same by the kernel's id, which stays its own while the entry keeps the kernel alive: a look-up in 1 us
+        # the same by the kernel's id, which stays its own while the entry keeps the kernel alive: nothing is hashed
         self._known: dict[tuple[int, tuple[Value, ...]], tuple[Kernel, Built]] = {}
         self._closures: dict[Path, str] = {}
 
