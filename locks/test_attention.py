@@ -24,6 +24,7 @@ from kernels.catalogue import kernel
 from kernels.entry import Geometry, Kernel, buffer_extent, instance, resolve
 from kernels.lowering import Machine
 from kernels.tuning import Tuning
+from locks.far import assert_same_far_away
 from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     Case,
@@ -79,6 +80,12 @@ class Problem:
         few = self.case(G)
         return Case(PREFILL, few.dims, few.inputs, {"D": few.template["D"], "W": W, "KV": few.template["KV"]})
 
+    def form(self, name: str) -> Case:
+        """The problem as one launch of a form, by name."""
+        whole = self.case(2)
+        split = in_blocks(whole, 2, ATTENTION_SPLIT)
+        return {"whole": whole, "split": split, "cluster": self.clustered(8, 2), "prefill": self.prefill(2, 2)}[name]
+
     def run(self, device: Device, G: int = 1, Q: int | None = None) -> np.ndarray:
         """The output [B, T, HQ, D]."""
         return self.shaped(self.case(G, Q).run(device)["out"])
@@ -100,10 +107,8 @@ class Problem:
 
     def combined(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> np.ndarray:
         """A form with blocks along the context in place of one that walks it whole, and the combination."""
-        inputs = {k: v for k, v in whole.inputs.items() if k not in ("parts", "summaries")}
-        split = Case(kernel, {**whole.dims, "blocks": blocks}, {**inputs, "out": None}, whole.template)
-        parts = split.run(device)
-        where = {k: inputs[k] for k in ("slot", "position", "length")}
+        parts = in_blocks(whole, blocks, kernel).run(device)
+        where = {k: whole.inputs[k] for k in ("slot", "position", "length")}
         dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
         shaped = [
             self.shaped(Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": D, "LONG": long}).run(device)["out"])
@@ -133,6 +138,12 @@ class Problem:
             positions=tuple(p + t for p in self.positions),
             lengths=tuple(int(n > t) for n in self.lengths),
         )
+
+
+def in_blocks(whole: Case, blocks: int, kernel: Kernel) -> Case:
+    """The kernel with blocks along the context in place of one that walks it whole: parts and summaries for `out`."""
+    inputs = {k: v for k, v in whole.inputs.items() if k not in ("parts", "summaries")}
+    return Case(kernel, {**whole.dims, "blocks": blocks}, {**inputs, "out": None}, whole.template)
 
 
 def problem(
@@ -215,7 +226,7 @@ class TestLongContexts:
 
     @pytest.mark.parametrize(("position", "kv"), [(4095, "f32"), (65535, "f16"), (131071, "f32"), (262143, "f16")])
     def test_every_form_is_within_its_bound(self, device: Device, share: Share, position: int, kv: str) -> None:
-        """A token far behind the start lies within its bound of float64, and every form gives its bits.
+        """A token far behind the start is the contract, within its bound of float64, in every form.
 
         Red: an offset in 32 bits, the 1024th chunk forgotten, a maximum of 32 chunks taken for that of all.
         """
@@ -226,6 +237,7 @@ class TestLongContexts:
             expected = truth.attention(p.queries[b : b + 1].astype(np.float64), k, v, start)[0]
             assert_within(share, f"{kv} at {start}", got[b], expected, bound(p, b))
 
+        assert_same_bits(got, p.contract())
         assert_same_bits(p.run_split(device, 7, G=2), got, "split")
         assert_same_bits(p.run_split(device, 7, G=1, kernel=ATTENTION_DEEP), got, "deep")
         assert_same_bits(p.run_prefill(device, 2, 2), got, "prefill")
@@ -549,6 +561,22 @@ class TestOffsets:
         keys = next(b for b in ATTENTION.buffers if b.name == "keys")
 
         assert buffer_extent(keys, full_dims) == 16 * 4 * 262144 * 256 > 2**31
+
+    @pytest.mark.parametrize("form", ["whole", "split", "cluster", "prefill"])
+    def test_the_last_slots_of_a_full_cache_give_the_same_bits(self, device: Device, form: str) -> None:
+        """Slots of the 27B behind 2^31 elements of keys, and as many of values, are slots like any other.
+
+        Red: a slot or a head times its stride in an int, which reads before the cache or at its start.
+        """
+        p = problem(28, 256, (300,), (2,), heads=(24, 4), kv="f16", context=2048)
+
+        assert_same_far_away(device, p.form(form), slots=2**31 // (4 * 2048 * 256) + 8)
+
+    @pytest.mark.parametrize("form", ["whole", "cluster", "prefill"])
+    @pytest.mark.parametrize("pitch", ["queries_pitch", "out_pitch"])
+    def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str, form: str) -> None:
+        """Tokens 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
+        assert_same_far_away(device, problem(29, 32, (3,), (10,)).form(form), **{pitch: 2**28})
 
 
 class TestWork:
