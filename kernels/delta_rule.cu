@@ -154,8 +154,8 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
       token.v = row[value + first + own], token.alpha = alpha[t * gate_stride], token.beta = beta[t * gate_stride];
       float held[ROWS], read[ROWS];
       decay(S, token, held);
-      learn(S, token, token.beta * (token.v - lane::warp_sum_each(held)), read, row_at);
-      const float out = lane::warp_sum_each(read);
+      learn(S, token, token.beta * (token.v - lane::warp_sum_owned<false>(held)), read, row_at);
+      const float out = lane::warp_sum_owned<false>(read);
       if (l % LANES == 0) o[t * o_stride] = out * scale;
       if (t + 1 == stored_after) store_rows();
       if (t + 1 < count) round_state<STATE>(S);
@@ -202,6 +202,6 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
     }
   }
   lane::admit_next_launch();
-  const float out = lane::warp_sum_scattered(read);
+  const float out = lane::warp_sum_owned<true>(read);
   if (l % LANES == 0) *o = out * scale;
 }

@@ -45,6 +45,16 @@ __device__ __forceinline__ int scattered(int i, int l) {
 
 namespace lane {
 
+// Of N sums over a warp the one that lane l owns: value i of the lane belongs to sum scattered(i, l) if PLACED, else to sum i.
+template <bool PLACED, int N>
+__device__ __forceinline__ float warp_sum_owned(const float (&v)[N]) {
+  float set[1][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) set[0][i] = v[i];
+  warp_sum_items<PLACED>(set);
+  return set[0][0];
+}
+
 // First in a kernel whose entry is `dependent`: its blocks start while the launch ahead ends, and read nothing before it has.
 __device__ __forceinline__ void overlap_launches() { admit_next_launch(), await_launches_before(); }
 

@@ -156,36 +156,27 @@ __device__ __forceinline__ void warp_sum(float (&v)[N]) {
     for (int i = 0; i < N; ++i) v[i] += __shfl_xor_sync(0xFFFFFFFFu, v[i], distance);
 }
 
-// The same sums where a lane needs one alone: lane l gets that of value l N / 32. At each distance a lane keeps half of
-// what it holds and gives the rest to its partner, who adds the same pair: N / 2 + N / 4 + ... shuffles, not 5 N.
-template <int N, int DISTANCE = 16>
-__device__ __forceinline__ float warp_sum_each(float (&v)[N]) {
-  constexpr bool HALVES = N * DISTANCE >= 32;
-  constexpr int HELD = HALVES ? N * DISTANCE / 32 : 1;
-  const bool upper = HALVES && threadIdx.x & DISTANCE;
+// M sets of N sums at once, N a power of two up to 64, by the same tree. Lane l is left with those of items first,
+// first + 1, .. in v[i][0], v[i][1], .. where first = l * N / 32: N / 32 of them, or one. At each distance it keeps half of
+// what it holds and gives the rest to its partner, whose sums they are: each step adds the two numbers that the tree adds,
+// and 8 sums take 9 shuffles, not 40. v[i][k] is what the lane adds to item k ^ first if PLACED: it keeps the first half;
+// else to item k, and it selects the half.
+template <bool PLACED = true, int DISTANCE = 16, int M, int N>
+__device__ __forceinline__ void warp_sum_items(float (&v)[M][N]) {
+  constexpr int HALF = N * DISTANCE / 32;
+  const bool upper = !PLACED && HALF && threadIdx.x & DISTANCE;
 #pragma unroll
-  for (int i = 0; i < HELD; ++i) {
-    const float keep = upper ? v[HALVES ? i + HELD : 0] : v[i], give = HALVES && !upper ? v[HALVES ? i + HELD : 0] : v[i];
-    v[i] = keep + __shfl_xor_sync(0xFFFFFFFFu, give, DISTANCE);
-  }
-  if constexpr (DISTANCE > 1) return warp_sum_each<N, DISTANCE / 2>(v);
-  else return v[0];
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int k = 0; k < (HALF ? HALF : 1); ++k) {
+      const float keep = upper ? v[i][k + HALF] : v[i][k], give = upper ? v[i][k] : v[i][k + HALF];
+      v[i][k] = keep + __shfl_xor_sync(0xFFFFFFFFu, give, DISTANCE);
+    }
+  if constexpr (DISTANCE > 1) warp_sum_items<PLACED, DISTANCE / 2>(v);
 }
 
-// N sums over a warp at once, N a power of two: value i of lane l belongs to sum scattered(i, l), and lane l gets the sum
-// scattered(0, l). At each distance a lane keeps the first half of its values and sends the rest, whose sums its partner
-// keeps: each step adds the two numbers that the tree adds, so the bits are the tree's, and 8 sums take 9 shuffles, not 40.
-template <int DISTANCE = 16, int N>
-__device__ __forceinline__ float warp_sum_scattered(const float (&v)[N]) {
-  constexpr int KEPT = N > 1 ? N / 2 : 1;
-  float kept[KEPT];
-#pragma unroll
-  for (int i = 0; i < KEPT; ++i) kept[i] = v[i] + __shfl_xor_sync(0xFFFFFFFFu, v[N / 2 + i], DISTANCE);
-  if constexpr (DISTANCE == 1) return kept[0];
-  else return warp_sum_scattered<DISTANCE / 2>(kept);
-}
-
-// N sums of a and N of b in one go: lane l gets sum scattered(0, l) of b where l % (32 / N) >= 16 / N, and of a elsewhere
+// N sums of a and N of b in one go, value i of either belonging to sum scattered(i, l): lane l gets sum scattered(0, l) of b
+// where l % (32 / N) >= 16 / N, and of a elsewhere
 template <int DISTANCE = 16, int N>
 __device__ __forceinline__ float warp_sum_scattered(const float (&a)[N], const float (&b)[N]) {
   if constexpr (N > 1) {
@@ -198,9 +189,9 @@ __device__ __forceinline__ float warp_sum_scattered(const float (&a)[N], const f
   } else {
     const bool keeps_b = threadIdx.x & DISTANCE;
     const float kept = keeps_b ? b[0] : a[0], sent = keeps_b ? a[0] : b[0];
-    const float one[1] = {kept + __shfl_xor_sync(0xFFFFFFFFu, sent, DISTANCE)};
-    if constexpr (DISTANCE == 1) return one[0];
-    else return warp_sum_scattered<DISTANCE / 2>(one);
+    float one[1][1] = {kept + __shfl_xor_sync(0xFFFFFFFFu, sent, DISTANCE)};
+    if constexpr (DISTANCE > 1) warp_sum_items<true, DISTANCE / 2>(one);
+    return one[0][0];
   }
 }
 
@@ -209,18 +200,6 @@ template <int N, typename INDEX>
 __device__ __forceinline__ void warp_share(float own, float (&v)[N], INDEX of) {
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = __shfl_sync(0xFFFFFFFFu, own, of(i) * (32 / N));
-}
-
-// M sets of N sums at once, N a power of two up to 64, in the same way, every lane left with N / 32 of a set or with one:
-// lane l brings in v[i][k] what it adds to item k ^ first, first = l * N / 32, and takes the sum of item first + k from v[i][k].
-template <int DISTANCE = 16, int M, int N>
-__device__ __forceinline__ void warp_sum_items(float (&v)[M][N]) {
-  constexpr int HALF = N * DISTANCE / 32;
-#pragma unroll
-  for (int i = 0; i < M; ++i)
-#pragma unroll
-    for (int k = 0; k < (HALF ? HALF : 1); ++k) v[i][k] += __shfl_xor_sync(0xFFFFFFFFu, v[i][k + HALF], DISTANCE);
-  if constexpr (DISTANCE > 1) warp_sum_items<DISTANCE / 2>(v);
 }
 
 template <int N>

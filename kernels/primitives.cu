@@ -46,12 +46,12 @@ primitive_warp_sum(const float* __restrict__ x /* [warps, 8, 32] */, float* __re
   one[blockIdx.x * 32 + l] = lane::warp_sum(x[0]);
   float v[3] = {x[0], x[32], x[64]};
   float quarters[4] = {v[0], v[1], v[2], v[0]};
-  each[blockIdx.x * 32 + l] = lane::warp_sum_each(quarters);
+  each[blockIdx.x * 32 + l] = lane::warp_sum_owned<false>(quarters);
   lane::warp_sum(v);
   three[0] = v[0], three[32] = v[1], three[64] = v[2];
   float w[8], u[4], v4[4];
   for (int i = 0; i < 8; ++i) w[i] = x[32 * lane::scattered<8>(i, l)];
-  of_eight[blockIdx.x * 32 + l] = lane::warp_sum_scattered(w);
+  of_eight[blockIdx.x * 32 + l] = lane::warp_sum_owned<true>(w);
   for (int i = 0; i < 4; ++i) u[i] = x[32 * (4 + lane::scattered<4>(i, l))], v4[i] = x[32 * lane::scattered<4>(i, l)];
   of_two[blockIdx.x * 32 + l] = lane::warp_sum_scattered(v4, u);
   lane::warp_share(x[0], u, [=](int i) { return lane::scattered<4>(i, l); });

@@ -45,7 +45,7 @@ projection_f32(const float* __restrict__ x /* [rows, K] */, int x_pitch, const f
         sum[q * W_ROWS + r] = acc;
       }
     }
-    const float mine = lane::warp_sum_each(sum);
+    const float mine = lane::warp_sum_owned<false>(sum);
     const int output = l / (32 / OUTPUTS), row = m0 + output / W_ROWS, n = n0 + output % W_ROWS;
     if (l % (32 / OUTPUTS) == 0 && row < rows && n < N)
       y[(static_cast<long long>(blockIdx.x) * rows + row) * y_pitch + n] = mine;

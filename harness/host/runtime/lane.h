@@ -212,16 +212,7 @@ constexpr int halving_shuffles(int N) {
   return shuffles;
 }
 
-// sums of N values a lane, whose lane l owns sum scattered(0, l): see kernels/device_ptx.cuh
-template <int N>
-inline float warp_sum_scattered(const float (&v)[N], LANE_SITE) {
-  const int lane = static_cast<int>(lane_rt::my_lane());
-  float own[N];
-  for (int i = 0; i < N; ++i) own[scattered<N>(i, lane)] = v[i];
-  warp_tree(own, halving_shuffles(N), {"warp_sum_scattered", file, line}, [](float x, float y) { return x + y; });
-  return own[scattered<N>(0, lane)];
-}
-
+// see kernels/device_ptx.cuh
 template <int N>
 inline float warp_sum_scattered(const float (&a)[N], const float (&b)[N], LANE_SITE) {
   const int lane = static_cast<int>(lane_rt::my_lane()), own = scattered<N>(0, lane);
@@ -243,7 +234,7 @@ inline void warp_share(float own, float (&v)[N], Index of, LANE_SITE) {
   for (int i = 0; i < N; ++i) v[i] = m.result[of(i)];
 }
 
-template <int M, int N>
+template <bool PLACED = true, int M, int N>
 inline void warp_sum_items(float (&v)[M][N], LANE_SITE) {
   static_assert(M * N <= lane_rt::MAX_BULK, "a warp reduces at most 64 values at once");
   static_assert((N & (N - 1)) == 0, "items halve at each level: their number is a power of two");
@@ -252,7 +243,7 @@ inline void warp_sum_items(float (&v)[M][N], LANE_SITE) {
       {"warp_sum_items", file, line},
       [&](lane_rt::FullMeeting& m) {
         for (int i = 0; i < M; ++i)
-          for (unsigned k = 0; k < N; ++k) m.values[i * N + (k ^ first)][lane] = v[i][k];
+          for (unsigned k = 0; k < N; ++k) m.values[i * N + (PLACED ? k ^ first : k)][lane] = v[i][k];
       },
       [](lane_rt::FullMeeting& m) {
         for (int half = N / 2, distance = 16; distance; half /= 2, distance /= 2)
@@ -267,12 +258,6 @@ inline void warp_sum_items(float (&v)[M][N], LANE_SITE) {
   // what a GPU leaves in the rest is of no use
   for (int i = 0; i < M; ++i)
     for (unsigned k = 0; k < N; ++k) v[i][k] = k < (N < 32 ? 1 : N / 32) ? m.result[i * N + first + k] : from_bits(0x7FC00000u);
-}
-
-template <int N>
-inline float warp_sum_each(float (&v)[N], LANE_SITE) {
-  warp_tree(v, halving_shuffles(N), {"warp_sum_each", file, line}, [](float a, float b) { return a + b; });
-  return v[lane_rt::my_lane() * N / 32];
 }
 
 template <int N>
