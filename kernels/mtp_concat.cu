@@ -13,7 +13,7 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
   lane::overlap_launches();
   SHARED(float, chunk_sums, [CHUNKS]);
   const long long row = blockIdx.x;
-  const bool second = blockIdx.y == 1;
+  const bool second = blockIdx.y;
   const float* x = second ? hidden + row * hidden_pitch : embedded + row * embedded_pitch;
   const int first = threadIdx.x * OWNED, step = blockDim.x * OWNED;
   for (int k = first; k - first % CHUNK < K; k += step) {

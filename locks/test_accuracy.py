@@ -95,7 +95,9 @@ class TestBound:
         """A margin of 0.1 under two reaches of 0.06 is excused, one of 0.5 is not."""
         near = np.array([[0.94, 0.0, 0.95], [0.0, 1.0, 0.5]])
         far = np.array([[1.0, 0.0, 0.9], [0.0, 1.0, 1.1]])
+        touching = Bound(np.array([[1.0, 0.5]]), np.full((1, 2), 0.25), np.ones(1))
 
+        assert touching.disagreements(np.array([[0.0, 1.0]])) == (1, 0)
         assert self.BOUND.disagreements(self.BOUND.truth) == (0, 0)
         assert self.BOUND.disagreements(near) == (1, 0)
         assert self.BOUND.disagreements(far) == (0, 1)

@@ -213,6 +213,8 @@ class TestCommits:
     def test_know_the_last_change_of_a_file(self, history: Path, tmp_path: Path) -> None:
         """The commit that recorded a golden is the last that changed its file; a file git never saw has none."""
         first, last = (last_change(history / "kernels" / name, history) for name in ("add.cu", "swiglu.cu"))
+        with sources_of("HEAD", history) as (commit, _):
+            assert commit == (last or "")[:12]
 
         assert first != last
         assert last_change(history / "kernels" / "none.cu", history) is None
@@ -227,10 +229,11 @@ class Told:
     traced_as: np.ndarray
     again: np.ndarray
     label: str = "head"
+    kernel: str = "gemm"
 
     def traced(self, *, keep: bool = False) -> tuple[None, list[Written]]:
         key, wrote = (0, "step", self.label, 0), self.traced_as
-        return None, [Written(key, "gemm", "logits", wrote.shape, digest_of(wrote), wrote if keep else None)]
+        return None, [Written(key, self.kernel, "logits", wrote.shape, digest_of(wrote), wrote if keep else None)]
 
     def array(self, _written: Written) -> np.ndarray:
         return self.again
@@ -240,12 +243,15 @@ class TestRepetition:
     """A run that is asked again for what it wrote."""
 
     def test_must_write_what_it_wrote_when_it_was_traced(self) -> None:
-        """The element is looked for in the same bits that differed. Red: a difference of a run from itself."""
+        """The element is looked for in the same bits that differed, and the launch is the first run's.
+
+        Red: a difference of a run from itself, the other run's kernel.
+        """
         one, two = np.float32([1, 2]), np.float32([1, 3])
-        found = bisect(Told("a", one, one), Told("b", two, two)).difference
+        found = bisect(Told("a", one, one), Told("b", two, two, kernel="another")).difference
 
         assert found is not None
-        assert (found.element, found.values) == ((1,), ("2.0", "3.0"))
+        assert (found.element, found.values, found.written.kernel) == ((1,), ("2.0", "3.0"), "gemm")
         for first, second in ((Told("a", one, two), Told("b", two, two)), (Told("b", one, one), Told("a", two, one))):
             with pytest.raises(LanelockError, match=r"bisect: a wrote .* launch head .* does not repeat itself"):
                 bisect(first, second)

@@ -146,6 +146,18 @@ class TestCheck:
 
         assert all("launch layers.2.Wo" in o.problem and ", one alone " in o.problem for o in outcomes)
 
+    def test_a_difference_at_a_later_step_is_looked_for_up_to_that_step(self, device: Device) -> None:
+        """Logits that differ at step 3: as many passes are compared as lead there. Red: the first step alone."""
+        golden, compared = small(device), []
+        for step in (0, 3):
+            logits = (*golden.logits[:step], "another", *golden.logits[step + 1 :])
+            twin = device_reference("the twin", opener(device))
+            [outcome] = check(opener(device), weights(), [dataclasses.replace(golden, logits=logits)], [twin])
+            assert f"step {step}: the same token" in outcome.problem
+            compared += re.findall(r"all (\d+) written buffers are those of the twin", outcome.problem)
+
+        assert 1.5 * int(compared[0]) < int(compared[1])
+
     def test_says_which_runs_could_not_be_compared_with_and_which_agree(self, device: Device) -> None:
         """A golden that no commit holds has no recording commit; a reference with the same fault agrees everywhere."""
         golden = small(device)

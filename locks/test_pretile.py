@@ -96,3 +96,10 @@ class TestRefusals:
         """The refusal names the size and its limit. Red: a rule left out."""
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(PRETILE), {"N": 16, "K": 64, **dims})
+
+    def test_the_last_panel_that_a_grid_holds_is_taken(self) -> None:
+        """2^31 - 1 blocks of 8 warps, a panel each, and no more. Red: a limit one too low, or one too high."""
+        last = {"N": 16, "panels": 2**31 - 1, "chunks": 1}
+        resolve(instance(PRETILE), {"K": 64, **last})
+        with pytest.raises(LanelockError, match="more panels than one grid can hold"):
+            resolve(instance(PRETILE), {"K": 64, **last, "panels": 2**31})

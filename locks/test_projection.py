@@ -361,6 +361,13 @@ class TestGeometry:
 
         assert f.kernel.geometry(full) == Geometry(expected, (threads, 1, 1), smem)
 
+    @pytest.mark.parametrize("name", ["gemm_wg", "gemm_wg_q4"])
+    def test_a_warpgroup_tile_is_128_by_128(self, name: str) -> None:
+        """Left to itself a launch has a block a tile. Red: tiles of one side alone."""
+        full = resolve(form(name).instance, {"rows": 300, "N": 200, "K": 512})
+
+        assert form(name).kernel.geometry(full).grid == (2 * 3, 1, 1)
+
     @pytest.mark.parametrize(("K", "threads"), [(32, 32), (1024, 32), (1056, 64), (8192, 256), (9216, 256)])
     def test_a_block_of_the_row_parallel_gemv_is_as_wide_as_a_row(self, K: int, threads: int) -> None:
         """A lane a block of 32, 8 warps at most, products of 2 rows for each sequence. Red: lanes without a block."""

@@ -177,6 +177,13 @@ class TestRefusals:
         with pytest.raises(LanelockError, match=sentence):
             resolve(instance(PROJECTION_F32, SEQS=1), {"rows": 1, "N": 4, "K": 32, **dims})
 
+    @pytest.mark.parametrize(("dim", "last"), [("rows", 65535 * 8), ("N", 65535 * 16)])
+    def test_a_limit_is_the_last_that_is_taken(self, dim: str, last: int) -> None:
+        """As many blocks of 8 sequences, or of 4 warps with 4 weight rows each, as an axis holds. Red: one fewer."""
+        resolve(instance(PROJECTION_F32, SEQS=1), {"rows": 1, "N": 4, "K": 32, dim: last})
+        with pytest.raises(LanelockError):
+            resolve(instance(PROJECTION_F32, SEQS=1), {"rows": 1, "N": 4, "K": 32, dim: last + 1})
+
     def test_operands_of_other_widths_are_refused(self) -> None:
         """The truth says which width meets which. Red: a sentence of the library in its place."""
         with pytest.raises(ValueError, match="activations of width 32 meet weights of width 64"):

@@ -89,6 +89,14 @@ class TestNumbers:
             t.codes.nbytes + t.scales.nbytes if hasattr(t, "codes") else np.asarray(t, np.float32).nbytes for t in held
         )
 
+    def test_without_noisy_runs_have_no_bound(self) -> None:
+        """None is a choice, as `verify` makes it: figures, the golden, and no share. Red: refused, as one run is."""
+        [found], golden = command.collect(open_device("host"), "kjv", ["a8"], 4, 0)
+
+        assert found.share is None
+        assert found.logits.total.rel_l2 > 0
+        assert golden == {"a8": "holds"}
+
     def test_of_nothing_or_of_other_shapes_are_an_error(self) -> None:
         """No rows, and rows of another shape, are refused and not averaged."""
         for a, b in (((0, 3), (0, 3)), ((2, 3), (3, 3))):

@@ -17,8 +17,8 @@ from reports.state_drift import Mark, Recurrence, drift
 
 Share = Callable[[str, float, float], float]
 LANES = ("a15", "a15+s16")
-#: One layer of one head at the 27B's width, and as little else as a model can have.
-HEAD = ModelConfig("head", 1, 32, 32, 32, 1, 1, 32, 8, 1e4, 1, 1, 128)
+#: One layer of one head at the 27B's width, and as little else as a model can have; a context shorter than a drift.
+HEAD = ModelConfig("head", 1, 32, 32, 32, 1, 1, 32, 8, 1e4, 1, 1, 128, context=64)
 
 
 def assert_bounded(share: Share, found: list[Mark], marks: tuple[int, ...]) -> None:
@@ -38,7 +38,7 @@ class TestDrift:
 
         Red: an update that decays after the correction, an error that is not forgotten, a state rounded twice.
         """
-        marks = (50, 200)
+        marks = (51, 199)
         assert_bounded(share, drift(device, weights(), lane, prompt(3), marks), marks)
 
     @pytest.mark.parametrize("lane", LANES)
@@ -85,6 +85,23 @@ class TestRecurrence:
             worst = max(worst, float(state.shares(made[0].astype(np.float64)).max()))
 
         assert 0 < share("a row of the contract's state", worst, 1.0) <= 1.0
+
+    @pytest.mark.parametrize("length", [0.5, 3.0])
+    def test_an_older_error_grows_as_keys_make_it(self, length: float) -> None:
+        """An error along the key is what the token makes of it, 1 - beta length^2 of it, and no more than the reach.
+
+        Red: a reach that forgets by the key's length and not by its square, where keys are longer than one.
+        """
+        k, v, alpha, beta = np.zeros((1, 32)), np.ones((1, 32)), np.full(1, 0.5), np.full(1, 0.9)
+        k[0, 3] = length
+        state, moved = (Recurrence.empty(1, 32, half=False) for _ in range(2))
+        moved.S[0, :, 3] = state.reach[0] = 1e-3
+        for one in (state, moved):
+            one.token(k, v, alpha, beta)
+        error = np.linalg.norm(moved.S - state.S, axis=-1)
+
+        assert (error <= state.reach).all()
+        assert length < 1 or (state.reach < 1.001 * error).all()
 
     def test_a_nan_has_no_share(self) -> None:
         """A state with a NaN is infinitely far."""

@@ -86,9 +86,8 @@ def drift(
     Source: `Recurrence`. The context of the model is widened where it is too short: positions are only an angle.
     """
     last = marks[-1]
-    if weights.config.context < last + 8:
-        config = replace(weights.config, context=last + 8)
-        weights = HeldWeights(config, {name: weights.tensor(name) for name in specs(config)})
+    config = replace(weights.config, context=max(weights.config.context, last + 8))
+    weights = HeldWeights(config, {name: weights.tensor(name) for name in specs(config)})
     found: list[Mark] = []
     with opened(device, weights, Choice(lane, 1, last, 1)) as engine:
         watch = _Watch(engine, frozenset(marks), found, then)

@@ -160,7 +160,7 @@ def _argument(plan: Plan, declared: object, given: Ref | int | float | None) -> 
         return f"Place{{{identifier('buffer', given.buffer)}{offset}}}"
     if isinstance(declared, Scalar) and declared.ctype == "float":
         return f"{float(given).hex()}"
-    return f"{given}ll" if abs(int(given)) >= 2**31 else str(given)
+    return str(given)  # a literal in C++ is as wide as its value needs
 
 
 def _main(ops: Sequence[Op]) -> str:
