@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
+from harness.cli import main
 from harness.device import Device, OutOfBounds
 from harness.engine import Choice, Request, decode
 from harness.engine.load import tensor_of
@@ -16,11 +18,12 @@ from kernels.lowering import Machine
 from kernels.plan import Launch, Plan, PlanBuffer, Ref, launch, sized
 from kernels.programs import Setting
 from kernels.steps import make_plan
-from kernels.tuning import Tuning
+from kernels.tuning import VARIABLE, Tuning
 from locks.models import CONFIG, engine, prompt, tokens
 from oracle.config import ModelConfig, preset
 from oracle.errors import LanelockError
 from oracle.model_weights import specs
+from reports.plan_floor import floors
 
 HOST = Machine("x86-64-v3", 1, 232448)
 H200 = Machine("sm_90a", 132, 232448)
@@ -244,6 +247,64 @@ class TestGeometry:
                     fits = g.grid[0] < 2**31 and max(g.grid[1:]) <= 65535 and np.prod(g.block) <= 1024
                     assert fits, (name, item.label, g)
                     assert g.smem <= H200.shared_per_block, (name, item.label, g)
+
+
+class TestFloors:
+    """Bytes that a launch moves, and the least time of them."""
+
+    def test_are_those_of_what_a_launch_touches(self) -> None:
+        """Weights whole, of a state, a cache, an embedding and angles as much as three sequences touch; 1 GB a second.
+
+        Red: a pool of states in place of the batch's, a table whole, the format's width taken for another's.
+        """
+        B, c = 3, CONFIG
+        p = make_plan(Setting(c, lane("a8+s16+kv16"), B, 9, 512, HOST, Tuning()), 7, 1)
+        found = {f.label: f for f in floors(p.programs["step"], 1.0)}
+        heads, cache = c.q_heads * c.head_dim * 4, c.kv_heads * 516 * c.head_dim * 2
+        state = c.v_heads * c.gdn_dim**2 * 2
+        expected = {
+            "embed": (B * (4 + c.d + c.d // 32 * 2), B * c.d * 4),
+            "Wout": (c.vocab * (c.d + c.d // 32 * 2) + B * (c.d + c.d // 32 * 4), B * c.vocab * 4),
+            "layers.3.attention": (B * (heads + 2 * cache + 3 * 4), B * heads),
+        }
+
+        assert {label: (found[label].read, found[label].written) for label in expected} == expected
+        assert B * state < found["layers.0.scan"].read < 1.2 * B * state
+        assert found["layers.3.rope"].read < B * 4 * (2 * c.q_heads + 2 * c.kv_heads + 2) * c.head_dim
+        assert found["accept"].read < B * 64
+        assert all(f.floor == (f.read + f.written) / 1000 for f in found.values())
+
+    def test_is_a_second_for_what_a_second_moves(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """`lanelock plan` adds them up: half the bandwidth is twice the time, and the launches are the program's.
+
+        Red: a unit lost between bytes, GB/s and milliseconds.
+        """
+        printed = []
+        for bandwidth in ("1000", "500"):
+            assert main(["plan", "--config", "mini", "--bandwidth", bandwidth, "--json"]) == 0
+            rows = json.loads(capsys.readouterr().out)["launches"]
+            printed.append([row["floor"] for row in rows])
+            assert main(["plan", "--config", "mini", "--bandwidth", bandwidth]) == 0
+            last = capsys.readouterr().out.splitlines()[-1]
+            moved = sum(row["read"] + row["written"] for row in rows)
+            assert last == (f"{len(rows)} launches, {moved / 1e9:.3f} GB, "
+                            f"at least {moved / float(bandwidth) / 1e6:.3f} ms")  # fmt: skip  # one text
+
+        assert printed[1] == [2 * t for t in printed[0]]
+
+
+class TestPurity:
+    """A plan is made of its setting alone."""
+
+    def test_the_same_setting_gives_the_same_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever the environment says; and nothing of it can be changed. Red: a knob that is not in the setting."""
+        first = plan(CONFIG, "a8", H200, 2, 7, 1)
+        monkeypatch.setenv(VARIABLE, json.dumps({"stream_rows": 0, "warps": 1}))
+
+        assert plan(CONFIG, "a8", H200, 2, 7, 1) == first
+        for part, field in ((first, "programs"), (first.programs["step"][0], "label"), (Tuning(), "warps")):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(part, field, None)
 
 
 class TestRefusals:

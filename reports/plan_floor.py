@@ -31,8 +31,8 @@ def argument(item: Launch, use: Use) -> Buffer:
 def moved(item: Launch, use: Use) -> int:
     """Bytes that a launch must touch through one argument: its shape, and of a state pool only the batch's slots.
 
-    Units:  bytes. An embedding reads its rows alone; attention reads a cache whole, as at the last position, and what
-    writes a cache writes its rows alone.
+    Units:  bytes. Of an embedding, a table of angles and a history it touches its own rows alone; attention reads a
+    cache whole, as at the last position, and what writes a cache writes its rows alone.
     """
     buffer = argument(item, use)
     shape = list(buffer_shape(buffer, item.dims))
@@ -40,8 +40,10 @@ def moved(item: Launch, use: Use) -> int:
         shape[buffer.shape.index("slots")], shape[buffer.shape.index("context")] = 1, int(item.dims["rows"])
     elif "slots" in buffer.shape:
         shape[buffer.shape.index("slots")] = int(item.dims["B"])
-    if item.instance.kernel.name == "embedding" and buffer.shape[0] == "V":
+    if buffer.shape[0] in ("V", "table"):
         shape[0] = int(item.dims["rows"])
+    if "columns" in buffer.shape:
+        shape[buffer.shape.index("columns")] = int(item.dims.get("T", 1))
     return int(np.prod(shape)) * int(np.dtype(DTYPES[use.dtype][0]).itemsize)
 
 
