@@ -75,7 +75,8 @@ class TestBatch:
         """Prompts of different lengths and counts, in any order, give the logits that each gives alone."""
         expected = [alone(device, lane, r) for r in BATCH]
         with engine(device, Choice(lane, 4, 40, 6)) as e:
-            for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
+            # each prompt in each lane
+            for order in ((0, 1, 2, 3), (2, 0, 3, 1), (1, 3, 0, 2), (3, 2, 1, 0)):
                 streams, logits = with_logits(e, [BATCH[i] for i in order])
                 for at, i in enumerate(order):
                     assert streams[at].tokens == expected[i][0].tokens
@@ -136,6 +137,21 @@ class TestEmptyLanes:
         assert len(seen) >= 4
         for later in seen[1:]:
             assert_same_outputs(later, seen[0])
+
+
+    @pytest.mark.parametrize("drafts", [0, 2])
+    def test_is_left_alone_by_replays(self, device: Device, drafts: int) -> None:
+        """Where the neighbour goes on for ten tokens more, by graphs, the lane's slot holds what it held at its end.
+
+        Red: a capture that holds a lane which has become empty.
+        """
+        held = []
+        for count in (3, 13):
+            with engine(device, Choice("a15", 2, 40, 6, drafts, graphs=True)) as e:
+                decode(e, [Request(prompt(5), 3), Request(prompt(9), count)])
+                held.append({**slot_state(e, 0), "history": e.read("history").reshape(2, -1)[0][:8].copy()})
+
+        assert_same_outputs(held[1], held[0])
 
 
 class TestFaults:
@@ -433,6 +449,20 @@ class TestSpeculation:
             assert all(np.any(states[0][f"state.{i}"] != 0) for i in range(3))
             assert_same_outputs(states[0], states[2])
             assert_same_outputs(states[1], states[2])
+
+    @pytest.mark.parametrize("k", [1, 2, 3, 4])
+    @pytest.mark.parametrize("pattern", ["all", "mixed", "none"])
+    def test_the_end_of_the_cache_is_greedys_whatever_is_accepted(self, device: Device, k: int, pattern: str) -> None:
+        """A cache that ends with the longer stream's last token: rows behind it are cut off a verify, right or wrong.
+
+        Red: a draft accepted behind the end, a stream that ends a token early.
+        """
+        truth, logits, _ = plain(device)
+        with engine(device, Choice("a8+s16+kv16", 2, len(PAIR[0].prompt) + PAIR[0].count - 1, 9, k)) as e:
+            streams, drafted = with_logits(forced(e, truth, PATTERNS[pattern]), PAIR)
+
+        assert tokens(streams) == truth
+        assert_same_bits(np.concatenate(drafted), logits)
 
     @pytest.mark.parametrize("k", [1, 3])
     def test_plain_steps_between_verifies_change_nothing(self, device: Device, k: int) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 
 from golden.check import check, commit_reference, device_reference, difference, first_step, stale
 from golden.record import Decoded, Opener, choice_of, decoded, record
-from golden.sources import BOUNDED, LANES, source, sources
+from golden.sources import BOUNDED, LANES, source, sources, trained
 from golden.stream import FOLDER, Golden, read, read_all, replace, write
+from harness import cli
+from harness.cli import golden as command
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, opened
+from harness.record import ROOT, newest_record
 from kernels.tuning import Tuning
 from locks.models import POISONED, output_of, poisoned, prompt, weight_buffer, weights, written
 from oracle.bits import ARITHMETIC_VERSION
@@ -79,6 +83,19 @@ class TestRecorded:
         assert not any(g.provenance["dirty"] for g in found)
         assert {bool(g.build) and len(g.bounds) == len(g.tokens) for g in found if g.lane in BOUNDED} == {True}
         assert not any(g.build or g.bounds for g in found if g.lane in LANES)
+
+    def test_are_of_a_checkpoint_that_knows_its_text(self) -> None:
+        """On held-out text at most 2.6 bits a byte and half of the drafts accepted, by record; half of goldens' too.
+
+        Red: margins of noise, accept patterns without a draft.
+        """
+        path = ROOT / "reports" / "records" / f"{newest_record('checkpoint')}"
+        figures = json.loads(path.read_text())["figures"]
+        steps = [n - 1 for g in read_all() if g.source == "kjv" for n in g.accepted[1:]]
+
+        assert figures["held_out_bits_a_byte"] <= 2.6
+        assert set(figures["acceptance_k1"]) == {"a15", "a8", "q4"}
+        assert min(*figures["acceptance_k1"].values(), np.mean(steps)) >= 0.5
 
     @pytest.mark.parametrize(("name", "lane"), [
         ("kjv", "a15"), ("peers", "a8+s16+kv16"), ("kjv", "q4+kv16"), ("kjv", "a15+delta"),
@@ -339,6 +356,73 @@ class TestFiles:
 
         assert stale([golden], 10, tmp_path, now) == []
         assert stale([golden], 8, tmp_path, now) == [golden.name]
+
+
+class TestCommand:
+    """`lanelock golden`."""
+
+    ONE = ("--source", "peers", "--lane", "a8")
+
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From here on the command decodes peers with one code of one weight off by one."""
+        monkeypatch.setattr(command, "opener", lambda device: lambda w, choice: perturbed(device, w, choice))
+        monkeypatch.setattr(command, "references_of", lambda device, _: [device_reference("the host", opener(device))])
+
+    def test_says_what_holds_and_what_differs_and_writes_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Green and a count; then red, with the golden's name, lane, step, margin and launch. No file changes.
+
+        Red: a difference that ends with 0, a golden mended by looking.
+        """
+        before = {path: path.read_bytes() for path in FOLDER.iterdir()}
+        assert cli.main(["golden", "check", *self.ONE]) == 0
+        assert "1 golden streams hold on host, 0 differ" in capsys.readouterr().out
+        assert cli.main(["golden", "diff", *self.ONE]) == 0
+        assert "0 of 24 steps differ" in capsys.readouterr().out
+        self.broken(monkeypatch)
+        assert cli.main(["golden", "check", *self.ONE]) == 1
+        said = capsys.readouterr().out
+        assert re.search(r"FAILED peers-a8-\w+ on host: lane a8, step \d+: .* margin .*launch layers.2.Wo", said)
+        assert "0 golden streams hold on host, 1 differ" in said
+        assert cli.main(["golden", "diff", *self.ONE]) == 1
+        step = r"  step \d+: token \d+ recorded, \d+ now; logits \w{12} and \w{12}; margin"
+        assert re.search(step, capsys.readouterr().out)
+
+        assert {path: path.read_bytes() for path in FOLDER.iterdir()} == before
+
+    def test_lists_and_fails_by_name_what_went_unchecked(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """No check is younger than no day at all: the name, and 1. Red: an old golden that only reads as recorded."""
+        assert cli.main(["golden", "list", *self.ONE, "--max-age", "1e6"]) == 0
+        line = capsys.readouterr().out
+        assert re.match(r"peers-a8-\w+: 24 tokens, smallest margin [\d.e-]+, \w+", line)
+        assert cli.main(["golden", "list", *self.ONE, "--max-age", "0"]) == 1
+        assert "  STALE" in capsys.readouterr().out
+        assert cli.main(["golden", "check", *self.ONE, "--max-age", "0"]) == 1
+        assert re.search(r"STALE peers-a8-\w+: not checked for 0 days", capsys.readouterr().out)
+
+    def test_records_with_its_reason_and_not_without(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same stream again is one file, with the reason of the last time. Red: a golden that nobody argued."""
+        monkeypatch.setattr(command, "replace", lambda golden: replace(golden, tmp_path))
+        for reason in ("first", "second"):
+            assert cli.main(["golden", "record", *self.ONE, "--reason", reason]) == 0
+        [path] = tmp_path.iterdir()
+        assert read(path).provenance["reason"] == "second"
+        with pytest.raises(SystemExit):
+            cli.main(["golden", "record", *self.ONE])
+
+    def test_finds_the_launch_in_under_a_minute(self, device: Device) -> None:
+        """A fault in the trained checkpoint, at its second prompt: from the mismatch to launch and element.
+
+        Red: a bisection that decodes again for every launch.
+        """
+        goldens = [g for g in read_all() if (g.source, g.lane) == ("kjv", "a8")]
+        broken = lambda w, choice: perturbed(device, w, choice)  # noqa: E731  # an opener
+        start = time.monotonic()
+        outcomes = check(broken, trained().weights(), goldens, [device_reference("the other", opener(device))])
+
+        assert all("launch layers.2.Wo" in o.problem for o in outcomes)
+        assert time.monotonic() - start < 60
 
 
 def test_decoding_beside_each_other_or_alone_records_the_same(device: Device) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from golden.sources import LANES
 from harness.cli import main
 from harness.device import Device
 from harness.engine import Choice
@@ -120,6 +121,36 @@ def wide_files(folder: Path) -> dict[str, Path]:
     save(QuantisedWeights(load(files["hugging-face"])), files["lanelock"])
     export_gguf(load(files["lanelock"]), files["gguf"])
     return files
+
+
+class TestDecode:
+    """`lanelock decode` on a device."""
+
+    def tokens(self, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, list[int]]:
+        """Lane and tokens that it tells."""
+        assert main(["decode", "--engine", "host", "--tokens", "1,2,3", "--json", *words]) == 0
+        told = json.loads(capsys.readouterr().out)
+        return told["lane"], told["sequences"][0]["tokens"]
+
+    def test_of_any_kind_of_file_is_the_same(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The peers' model from Hugging Face, from GGUF and from our own file: one stream, plain and with drafts.
+
+        Red: a kind that goes another way to the engine.
+        """
+        save(load(PEER_GGUF), tmp_path / "w")
+        words = ("--lane", "a8+s16+kv16", "--n", "8")
+        told = [self.tokens(capsys, "--weights", str(path), *words) for path in (PEER, PEER_GGUF, tmp_path / "w")]
+
+        assert told == [told[0]] * 3
+        assert self.tokens(capsys, "--weights", str(PEER_GGUF), *words, "--drafts", "2") == told[0]
+
+    @pytest.mark.parametrize("lane", LANES)
+    def test_runs_every_exact_lane(self, lane: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Synthetic weights in the lane that was asked for, and as many tokens. Red: a lane's name that is dropped."""
+        told, tokens = self.tokens(capsys, "--weights", "synthetic:1", "--config", "tiny", "--lane", lane, "--n", "4")
+
+        assert told == lane
+        assert len(tokens) == 4
 
 
 class TestQ4Lane:
