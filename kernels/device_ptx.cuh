@@ -126,8 +126,8 @@ __device__ __forceinline__ uint2 load8(const T* p) { return *reinterpret_cast<co
 template <class T>
 __device__ __forceinline__ void store8(T* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; }
 
-// One access, to memory of any kind. A plain store of 16 bytes is cut into members where the compiler sees fit: behind a loop
-// over tokens it was, which took 40 % of the bandwidth of the scan (H200, state of 32 sequences of the 27B).
+// One access, to memory of any kind. A plain store of 16 bytes is cut into members where the compiler sees fit, as behind the
+// scan's loop over tokens: then every sector is written in parts.
 __device__ __forceinline__ void store_whole(void* p, uint4 v) {
   asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

@@ -89,7 +89,7 @@ class TestStreams:
 
 @dataclass(frozen=True, slots=True)
 class Threaded:
-    """Synthetic weights whose rows are made by all processors at once: a layer of 0.4 GB in a tenth of the time."""
+    """Synthetic weights whose rows are made by all processors at once, a matrix of hundreds of MB at a time."""
 
     inner: Weights
 

@@ -16,7 +16,7 @@ from kernels.entry import ALL_ARCHS, Instance, Kernel, Value, instance
 from locks.refusals import REFUSALS, Refusal
 
 #: The baseline and the architecture of the measurements; the others are compiled in the nightly tier, and so is every
-#: instantiation of a kernel that has more than MANY (attention, the delta rules: 13 s of one core an architecture).
+#: instantiation of a kernel that has more than MANY (attention, the delta rules).
 QUICK_ARCHS = ("sm_80", "sm_90a")
 
 #: Static shared memory that any launch may use; more is dynamic, with an opt-in.

@@ -10,11 +10,9 @@ from oracle.arrays import F64
 from oracle.embedding import dense
 from oracle.model_weights import Tensor, take_rows
 
-# of dequantised rows held at a time. 8192 x 5120 codes times 16 rows, 2 busy cores: 0.13 s in blocks of 8 MB, 0.5 s and
-# more in blocks of 64 MB, whose fresh pages cost more than the products.
+# of dequantised rows held at a time: what a cache holds; the fresh pages of larger blocks cost more than the products
 BLOCK_BYTES = 8 << 20
-# blocks go to threads of our own. Left to the BLAS's, which spin, a 27B layer for 16 positions took 12.9 s on 2 busy
-# cores; on one thread it takes 1.25 s, and on these two 1.1 s.
+# blocks go to threads of our own, because the BLAS's spin and take busy cores from each other
 WORKERS = min(8, os.cpu_count() or 1)
 
 
