@@ -155,7 +155,7 @@ class TestOracle:
         assert bound.norm_shares(logits).max() <= 1
         assert bound.disagreements(logits)[1] == 0
 
-    @pytest.mark.parametrize("lane", ["a8"])
+    @pytest.mark.parametrize("lane", ["a8", "a15", "q4"])
     def test_every_rounding_is_of_the_value_that_float64_has_there(
         self, device: Device, lane: str, share: Share
     ) -> None:
