@@ -52,7 +52,18 @@ SPECIAL: tuple[Room, ...] = (
         ("locks/test_report.py",),
     ),
     Room("state_drift", ("reports/state_drift.py",), ("locks/test_state_drift.py",)),
-    Room("golden", ("golden/stream.py", "golden/record.py", "golden/check.py"), ("locks/test_golden.py",)),
+    Room(
+        "golden",
+        ("golden/stream.py", "golden/record.py", "golden/check.py", "harness/cli/golden.py"),
+        ("locks/test_golden.py",),
+    ),
+    Room("verify", ("harness/cli/verify.py",), ("locks/test_verify.py",)),
+    Room(
+        "plan_floor",
+        ("reports/plan_floor.py", "harness/cli/plan.py"),
+        ("locks/test_plan.py", "locks/test_bisect.py"),
+    ),
+    Room("sanitize", ("reports/sanitizer.py", "harness/cli/sanitize.py"), ("locks/test_sanitize.py",)),
     Room("emit", ("harness/emit/*.py",), ("locks/test_emit.py",)),
     Room("bisect", ("harness/bisect.py", "harness/commits.py", "harness/trace.py"), ("locks/test_bisect.py",)),
     Room(
