@@ -270,6 +270,7 @@ class TestFloors:
 
         assert {label: (found[label].read, found[label].written) for label in expected} == expected
         assert B * state < found["layers.0.scan"].read < 1.2 * B * state
+        assert found["layers.3.rope"].written == B * heads + 2 * B * c.kv_heads * c.head_dim * 2
         assert found["layers.3.rope"].read < B * 4 * (2 * c.q_heads + 2 * c.kv_heads + 2) * c.head_dim
         assert found["accept"].read < B * 64
         assert all(f.floor == (f.read + f.written) / 1000 for f in found.values())
@@ -289,6 +290,15 @@ class TestFloors:
             moved = sum(row["read"] + row["written"] for row in rows)
             assert last == (f"{len(rows)} launches, {moved / 1e9:.3f} GB, "
                             f"at least {moved / float(bandwidth) / 1e6:.3f} ms")  # fmt: skip  # one text
+            assert main(["plan", "--config", "mini", "--bandwidth", bandwidth, "--summary"]) == 0
+            kernels = [line.split() for line in capsys.readouterr().out.splitlines()[1:-1]]
+            summed: dict[str, tuple[int, float, float]] = {}
+            for row in rows:
+                n, bytes_, time = summed.get(row["kernel"], (0, 0, 0))
+                summed[row["kernel"]] = n + 1, bytes_ + row["read"] + row["written"], time + row["floor"]
+            assert [line[-3:] for line in kernels] == [
+                [str(n), f"{bytes_ / 1e6:.2f}", f"{time:.1f}"] for n, bytes_, time in summed.values()
+            ]
 
         assert printed[1] == [2 * t for t in printed[0]]
 

@@ -187,6 +187,8 @@ open(log, "w").write(said["planted" if planted else "locks"][tool])
 if not planted:
     assert os.environ["LANELOCK_WATCHED"].startswith("guards")
     named = re.compile(words[words.index("-k") + 1].replace("cuda and ", ""))
+    workers = words[words.index("-n") + 1] if "-n" in words else "none"
+    assert workers == os.environ["WORKERS"], workers
     rows = [{"node": n, "outcome": o} for n, o in said["outcomes"].items() if named.search(n)]
     open(words[words.index("--results") + 1], "w").write(json.dumps({"locks": rows}))
 """
@@ -210,6 +212,8 @@ class TestCommand:
 
     def run(self, said: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         monkeypatch.setenv("FAKE", json.dumps(said))
+        asked = words[words.index("--processes") + 1] if "--processes" in words else "1"
+        monkeypatch.setenv("WORKERS", "none" if asked == "1" else asked)
         return cli.main(["sanitize", "--room", "add", *words])
 
     def test_passes_where_every_tool_ran_and_found_nothing(
@@ -220,6 +224,13 @@ class TestCommand:
         assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
             f"{tool}: clean, 1 locks" for tool in TOOLS
         ]
+
+    def test_shares_the_locks_among_processes(
+        self, said: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As many as were asked for, one where nothing was. Red: an option that is read and dropped."""
+        assert self.run(said, monkeypatch, "--tool", "memcheck", "--processes", "2") == 0
+        assert self.run(said, monkeypatch, "--tool", "memcheck", "--processes", "1") == 0
 
     @pytest.mark.parametrize(("match", "code"), [("a", 0), ("b", 2)])
     def test_runs_only_locks_that_match(
