@@ -15,7 +15,7 @@ from locks.models import CONFIG, prompt, weights
 from locks.models import LANES as QUICK
 from locks.support import assert_within, rng
 from oracle.blocks import Run
-from oracle.error_bound import Bound, bound_of, factor, norm_factor
+from oracle.error_bound import Bound, bound_of, factor, gap_bound, norm_factor
 from oracle.formats import Q8_0, q4_decode, q4_from_q8_0
 from oracle.model import forward
 from oracle.model_weights import HeldWeights, Weights, specs
@@ -126,6 +126,31 @@ class TestBound:
         truth = forward(Run(HeldWeights(CONFIG, converted)), np.array([TEXT]), rows="all").logits[0]
 
         assert np.allclose(bound_of(w, "q4", TEXT, range(len(TEXT)), 2).truth, truth, rtol=0, atol=1e-12)
+
+    def test_of_a_gap_is_of_the_row_that_its_token_was_picked_from(self) -> None:
+        """One for each token that was made; later tokens do not change it. Red: a row beside, a token beside."""
+        w, other = weights(), (*TEXT[:21], *prompt(3, 12))
+        first, second = (gap_bound(w, "a15+delta", text, 20, 4) for text in (TEXT, other))
+
+        assert first.shape == (4,)
+        assert (first > 0).all()
+        assert first[0] == second[0]
+        assert first[1] != second[1]
+
+    @pytest.mark.parametrize(("samples", "events", "risk"), [(8, 1, 0.02), (16, 1000, 1e-6), (10**9, 7, 1e-3)])
+    def test_factors_are_what_the_module_derives(self, samples: int, events: int, risk: float) -> None:
+        """Half of the risk for the sum, half for its measure, among all events alike: Hoeffding's or Hsu's deviations
+        over the root of c, where (c exp(1 - c))^(n/2) is the risk of a shortfall below c. Red: a half lost.
+        """
+        s = np.log(2 * events / risk)
+        for found, size in (
+            (factor(samples, events, risk), 2 * np.log(4 * events / risk)),
+            (norm_factor(samples, events, risk), 1 + 2 * np.sqrt(s) + 2 * s),
+        ):
+            c = size / found**2
+
+            assert 0 < c < 1 + 1e-9
+            assert np.isclose(samples / 2 * (np.log(c) + 1 - c), np.log(risk / (2 * events)), rtol=1e-5)
 
     @pytest.mark.parametrize("samples", [8, 64])
     def test_factors_hold_what_they_promise(self, samples: int) -> None:

@@ -411,6 +411,12 @@ class TestCommand:
         with pytest.raises(SystemExit):
             cli.main(["golden", "record", *self.ONE])
 
+    def test_of_what_nobody_recorded_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A lane without a golden checks nothing, and says so. Red: a check of nothing that is green."""
+        for action in ("check", "list", "diff"):
+            assert cli.main(["golden", action, "--lane", "a15+s17"]) == 2
+            assert "no recorded stream is of this source and lane" in capsys.readouterr().err
+
     def test_finds_the_launch_in_under_a_minute(self, device: Device) -> None:
         """A fault in the trained checkpoint, at its second prompt: from the mismatch to launch and element.
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
@@ -332,6 +333,22 @@ class TestPlot:
             assert drawn.count("<polyline") == 1
             assert drawn.count("<circle") == 1
             assert "not drawn everywhere: bad one" in drawn
+
+    @pytest.mark.parametrize(("decades", "labels"), [(2, 3), (6, 7), (7, 4)])
+    def test_many_decades_have_a_label_every_second(self, decades: int, labels: int) -> None:
+        """Up to six each has its own; lines at 2 and 5 stand where there are at most two. Red: labels that overlap."""
+        drawn = plot([Line("l", "x", [(0, 1.0), (1, 10.0**decades)])], Axes("a", "b", [0, 1]))
+
+        assert drawn.count("<tspan dy='-5'") == labels
+        assert drawn.count("class='fine'") == (2 * decades if decades <= 2 else 0)
+
+    def test_layers_have_about_eight_ticks(self) -> None:
+        """Of 32 layers every fourth is labelled. Red: every layer's number over its neighbour's."""
+        many = page(Report("t", [priced(layers=((1e-3, 9e-4, 4e-8),) * 32)]))
+
+        ticks = [int(n) for n in re.findall(r"text-anchor='middle'>(\d+)</text>", many)]
+
+        assert ticks[:8] == ticks[8:16] == list(range(0, 32, 4))
 
     def test_windows_and_ticks_cover_the_text(self) -> None:
         """At most 24 windows whose mean square is the text's, and round ticks from zero to the last position."""

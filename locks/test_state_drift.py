@@ -103,6 +103,15 @@ class TestRecurrence:
         assert (error <= state.reach).all()
         assert length < 1 or (state.reach < 1.001 * error).all()
 
+    def test_a_share_is_the_error_over_the_reach(self) -> None:
+        """An error of 3 where 2 may be is a share of 1.5, none where nothing may be is none. Red: a product of both."""
+        state = Recurrence.empty(1, 32, half=False)
+        S = np.zeros((1, 32, 32))
+        S[0, 0, 5], state.reach[0, 0] = 3.0, 2.0
+
+        assert state.shares(S)[0, 0] == 1.5
+        assert not state.shares(S)[0, 1:].any()
+
     def test_a_nan_has_no_share(self) -> None:
         """A state with a NaN is infinitely far."""
         state = Recurrence.empty(1, 32, half=False)
