@@ -127,6 +127,12 @@ class TestBound:
 
         assert np.allclose(bound_of(w, "q4", TEXT, range(len(TEXT)), 2).truth, truth, rtol=0, atol=1e-12)
 
+    def test_of_the_chunked_rule_is_wider(self) -> None:
+        """Its sums are chains where the scan's are trees; codes aside. Red: the one's roundings for the other's."""
+        plain, delta = (bound_of(weights(), lane, TEXT, range(len(TEXT)), 8).norm for lane in ("f64", "f64+delta"))
+
+        assert (delta[1:] > plain[1:]).all()
+
     def test_of_a_gap_is_of_the_row_that_its_token_was_picked_from(self) -> None:
         """One for each token that was made; later tokens do not change it. Red: a row beside, a token beside."""
         w, other = weights(), (*TEXT[:21], *prompt(3, 12))

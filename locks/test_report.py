@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from golden.stream import read_all
 from harness import cli
 from harness.cli import report as command
 from harness.device import Device
@@ -97,6 +98,30 @@ class TestNumbers:
         assert found.share is None
         assert found.logits.total.rel_l2 > 0
         assert golden == {"a8": "holds"}
+
+    def test_are_of_the_models_own_text_as_long_as_asked_for(self) -> None:
+        """The golden's prompt and what lane a15 makes of it, also past the golden's end. Red: a text that is cut."""
+        long, short = (command.text_of(open_device("host"), "peers", count) for count in (60, 12))
+        golden = next(g for g in read_all() if (g.source, g.lane) == ("peers", "a15"))
+
+        assert (len(long), len(short)) == (60, 12)
+        assert long[:12] == short
+        assert long[: len(golden.prompt) + len(golden.tokens)] == golden.prompt + golden.tokens
+
+    def test_of_a_drift_are_half_a_decade_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Marks from 32 tokens to the end, at either width of the state. Red: a width that is left out."""
+        asked: dict[str, tuple[int, ...]] = {}
+
+        def drift(_device: object, _weights: object, lane: str, *more: Any) -> str:
+            asked[lane] = more[1]
+            return f"drift of {lane}"
+
+        monkeypatch.setattr(command, "drift", drift)
+        found = command.drifts(open_device("host"), "kjv", 2000)
+
+        assert asked == dict.fromkeys(("a15", "a15+s16"), (32, 56, 100, 178, 316, 562, 1000, 1778, 2000))
+        assert found == {lane: f"drift of {lane}" for lane in asked}
+        assert command.drifts(open_device("host"), "kjv", 0) == {}
 
     def test_of_nothing_or_of_other_shapes_are_an_error(self) -> None:
         """No rows, and rows of another shape, are refused and not averaged."""
@@ -358,6 +383,8 @@ class TestPlot:
         assert len(points) == 24
         assert math.isclose(sum(y * y for _, y in points) / 24, (values**2).mean())
         assert [x for x, _ in points][:2] == [1.5, 5.5]
+        assert round_ticks(2) == [0, 1, 2]
+        assert round_ticks(80) == list(range(0, 81, 10))
         assert round_ticks(95) == [0, 20, 40, 60, 80]
         assert round_ticks(255) == [0, 50, 100, 150, 200, 250]
 

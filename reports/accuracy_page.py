@@ -188,7 +188,7 @@ def windows(at: Sequence[int], values: Sequence[float]) -> list[tuple[float, flo
 
 
 def round_ticks(last: float) -> list[float]:
-    """Zero, and some round numbers up to the last position."""
+    """Zero, and some round whole numbers up to the last position."""
     step = 10.0 ** math.floor(math.log10(max(last, 1)))
-    step = next(s for s in (step / 5, step / 2, step, 2 * step) if last / s <= 8)
+    step = next(s for s in (step / 5, step / 2, step, 2 * step) if s >= 1 and last / s <= 8)
     return [step * i for i in range(int(last / step) + 1)]
