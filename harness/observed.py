@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from harness.engine import Engine, Request
 from harness.engine.decode import check_request, chunk_width, prefill
+from kernels.columns import by_rows, reads_columns
 from kernels.plan import Launch
 from oracle.config import BLOCK
 
@@ -81,8 +82,10 @@ class _Watch:
     def _take_codes(self, item: Launch) -> None:
         name = "logits" if item.label in ("Wout", "emb") else item.label.replace("layers.", "layer")
         rows, K, words = int(item.dims["rows"]), int(item.dims["K"]), self.engine.setting.lane.words
-        codes = self.engine.read("codes")[: rows * words * K].reshape(rows, words, K).astype(np.float64)
+        codes = self.engine.read("codes")[: rows * words * K]
+        codes = by_rows(codes, rows, words) if reads_columns(item.instance.kernel) else codes.reshape(rows, words, K)
         scales = self.engine.read("scales")[: rows * K // BLOCK].reshape(rows, -1).astype(np.float64)
+        codes = codes.astype(np.float64)
         whole = codes[:, 0] if words == 1 else 128 * codes[:, 0] + codes[:, 1]
         self.codes.setdefault(name, []).append(whole * np.repeat(scales, BLOCK, axis=-1))
         self.scales.setdefault(name, []).append(scales)

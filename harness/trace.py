@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harness.engine import Engine, Request, Stream, decode
+from kernels.columns import by_rows
 from kernels.entry import Buffer, Instance, buffer_shape
 from kernels.plan import Launch, Use
 
@@ -57,6 +58,8 @@ def seen_by(engine: Engine, item: Launch, use: Use, b: int, count: int) -> np.nd
     buffer = argument(item.instance, use.argument)
     shape = buffer_shape(buffer, item.dims)
     flat = engine.read(use.ref.buffer)[use.ref.offset :]
+    if buffer.name == "codes" and item.dims.get("columns"):
+        flat = by_rows(flat[: int(np.prod(shape))], *shape[:2])
     if buffer.pitch is not None:
         pitch, width = int(item.dims[buffer.pitch]), shape[-1]
         lines = int(np.prod(shape[:-1]))

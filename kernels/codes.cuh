@@ -1,5 +1,6 @@
 // Rows in, activation codes out: what every quantising kernel shares.
-// A row of codes is [WORDS][K] int8, its scales are [K / 32] float32. WORDS 1 is A8, WORDS 2 is A15 (hi, then lo).
+// A row of codes is [WORDS][K] int8, its scales are [K / 32] float32. WORDS 1 is A8, WORDS 2 is A15 (hi, then lo). Codes lie by
+// rows, or by columns as a streaming projection reads them: [K / 16][WORDS][rows][16].
 #pragma once
 #include "device.cuh"
 
@@ -68,11 +69,18 @@ __device__ inline void store_bytes(signed char* __restrict__ p, const int (&q)[N
   }
 }
 
+// Where a row's codes and scales go; columns: of how many rows codes lie by columns, or 0.
+struct CodeRow {
+  signed char* codes;
+  float* scales;
+  long long row;
+  int columns;
+};
+
 // Quantises the N elements a lane owns at column k; 32 / N neighbouring lanes hold one block. All lanes of the warp
 // must call it. A block that is not finite gets codes 0 and scale NaN, so that no fault is quantised away.
 template <int WORDS, int N>
-__device__ inline void store_codes(const float (&y)[N], int k, int K, signed char* __restrict__ codes,
-                                   float* __restrict__ scales) {
+__device__ inline void store_codes(const float (&y)[N], int k, int K, const CodeRow& to) {
   static_assert(WORDS == 1 || WORDS == 2, "activation codes are one int8 word (A8) or two (A15)");
   static_assert(N == 1 || N == 2 || N == 4 || N == 8, "a lane owns 1, 2, 4 or 8 neighbours of a block of 32");
   constexpr float TOP = WORDS == 1 ? 127.0f : 16256.0f;
@@ -97,9 +105,11 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, signed cha
     hi[i] = WORDS == 1 ? q : (q + 64) >> 7;
     lo[i] = q - 128 * hi[i];
   }
-  store_bytes(codes + k, hi);
-  if constexpr (WORDS == 2) store_bytes(codes + K + k, lo);
-  if (k % BLOCK == 0) scales[k / BLOCK] = finite ? scale : from_bits(QUIET_NAN);
+  const long long lines = to.columns ? to.columns * 16LL : K;  // bytes from a word to the next
+  signed char* at = to.codes + (to.columns ? k / 16 * WORDS * lines + to.row * 16 + k % 16 : to.row * WORDS * lines + k);
+  store_bytes(at, hi);
+  if constexpr (WORDS == 2) store_bytes(at + lines, lo);
+  if (k % BLOCK == 0) to.scales[to.row * (K / BLOCK) + k / BLOCK] = finite ? scale : from_bits(QUIET_NAN);
 }
 
 }  // namespace lane

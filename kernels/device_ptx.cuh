@@ -104,6 +104,12 @@ __device__ __forceinline__ void cp_async16(void* shared, const void* global, int
                : "memory");
 }
 
+// the 4 bytes, or none of them and a zero
+__device__ __forceinline__ void cp_async4(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // all groups but the newest PENDING are complete for this thread; others see them after a barrier

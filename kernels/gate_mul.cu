@@ -30,12 +30,12 @@ template <int WORDS>
 __global__ void __launch_bounds__(128)
 gate_mul_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch,
                   const float* __restrict__ gate /* [rows, K] */, int gate_pitch,
-                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
+                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */, int columns,
                   int K) {
   lane::overlap_launches();
   const long long row = blockIdx.x;
   const int k = (blockIdx.y * blockDim.x + threadIdx.x) * OWNED;
   float v[OWNED];
   gated(v, x + row * x_pitch + k, gate + row * gate_pitch + k, k < K);
-  lane::store_codes<WORDS>(v, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK));
+  lane::store_codes<WORDS>(v, k, K, {codes, scales, row, columns});
 }

@@ -2,6 +2,7 @@
 
 from kernels.entry import Kernel, Param, Scalar
 from kernels.rules import (
+    COLUMNS,
     IN_REGISTERS,
     ROWS,
     blocks_of,
@@ -39,7 +40,7 @@ GATE_MUL_QUANTIZE = Kernel(
     args=(*INPUTS, *code_buffers("K"), Scalar("K")),
     geometry=pointwise("K"),
     derive=defaults("K", "x_pitch", "gate_pitch"),
-    rules=(blocks_of("K"), *INPUT_RULES),
+    rules=(blocks_of("K"), *INPUT_RULES, COLUMNS),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="The codes of x * sigmoid(gate): the same bits as gate_mul followed by quantize.",
 )

@@ -10,7 +10,7 @@ gated_norm_quantize(const float* __restrict__ o /* [rows, HV D] */, int o_pitch,
                     const float* __restrict__ z /* [rows, HV D] */,
                     int z_pitch, const float* __restrict__ w /* [D] */,
                     signed char* __restrict__ codes /* [rows, WORDS, HV D] */,
-                    float* __restrict__ scales /* [rows, HV D/32] */,
+                    float* __restrict__ scales /* [rows, HV D/32] */, int columns,
                     float* __restrict__ normed /* [rows, HV D] or null */,
                     int normed_pitch, int HV, float eps) {
   lane::overlap_launches();
@@ -27,5 +27,5 @@ gated_norm_quantize(const float* __restrict__ o /* [rows, HV D] */, int o_pitch,
 #pragma unroll
   for (int i = 0; i < PER; ++i) x[i] = x[i] * lane::silu(gate[i]);
   if (normed != nullptr) lane::store_owned(normed + row * normed_pitch + k, x);
-  lane::store_codes<WORDS>(x, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK));
+  lane::store_codes<WORDS>(x, k, K, {codes, scales, row, columns});
 }

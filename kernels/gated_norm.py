@@ -1,7 +1,7 @@
 """Catalogue entry of the gated norm room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
-from kernels.rules import GRID_Y, IN_REGISTERS, ROWS, between, ceil_div, code_buffers, row_pitch, rows_f32
+from kernels.rules import COLUMNS, GRID_Y, IN_REGISTERS, ROWS, between, ceil_div, code_buffers, row_pitch, rows_f32
 from kernels.sequences import HEAD_DIMS
 
 WARPS = 4
@@ -9,7 +9,7 @@ WARPS = 4
 
 def _derive(dims: Dims) -> Dims:
     K = int(dims["HV"]) * int(dims["D"])
-    return {"K": K, "blocks": K // 32, "o_pitch": K, "z_pitch": K, "normed_pitch": K}
+    return {"K": K, "blocks": K // 32, "columns": 0, "o_pitch": K, "z_pitch": K, "normed_pitch": K}
 
 
 GATED_NORM_QUANTIZE = Kernel(
@@ -35,6 +35,7 @@ GATED_NORM_QUANTIZE = Kernel(
         *row_pitch("o_pitch", "K"),
         *row_pitch("z_pitch", "K"),
         *row_pitch("normed_pitch", "K"),
+        COLUMNS,
     ),
     limits={"registers": 64, "smem": 0, **IN_REGISTERS},
     doc="RMS norm of each value head, times w, times silu(z), as codes; normed takes the float32 rows, or is null.",

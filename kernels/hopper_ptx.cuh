@@ -16,6 +16,11 @@ __device__ __forceinline__ void barrier_arrive(barrier_t* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx::shared_address(b)) : "memory");
 }
 
+// arrives when all copies of this thread so far are there, and does not wait for them
+__device__ __forceinline__ void cp_async_arrive(barrier_t* b) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ptx::shared_address(b)) : "memory");
+}
+
 // arrives, and announces bytes that copies will bring
 __device__ __forceinline__ void barrier_expect(barrier_t* b, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx::shared_address(b)), "r"(bytes) : "memory");

@@ -8,7 +8,7 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
                     const float* __restrict__ hidden /* [rows, K] */, int hidden_pitch,
                     const float* __restrict__ enorm /* [K] */, const float* __restrict__ hnorm /* [K] */,
                     signed char* __restrict__ codes /* [rows, WORDS, 2 K] */,
-                    float* __restrict__ scales /* [rows, 2 K/32] */,
+                    float* __restrict__ scales /* [rows, 2 K/32] */, int columns,
                     int K, float eps) {
   lane::overlap_launches();
   SHARED(float, chunk_sums, [CHUNKS]);
@@ -25,8 +25,6 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
   __syncthreads();
   const float root = root_mean_square(chunk_sums, K, eps);
   const float* w = second ? hnorm : enorm;
-  signed char* row_codes = codes + row * WORDS * 2 * K;
-  float* row_scales = scales + row * (2 * K / lane::BLOCK);
   for (int k = first; k - first % CHUNK < K; k += step) {
     float v[OWNED], weight[OWNED];
     lane::load_row(v, x + k, k < K);
@@ -35,6 +33,6 @@ mtp_concat_quantize(const float* __restrict__ embedded /* [rows, K] */, int embe
 #pragma unroll
     for (int i = 0; i < OWNED; ++i) v[i] = v[i] * weight[i];
     // a lane behind the end of its half takes part in the block's maximum and must store nothing
-    lane::store_codes<WORDS>(v, k < K ? k + second * K : 2 * K, 2 * K, row_codes, row_scales);
+    lane::store_codes<WORDS>(v, k < K ? k + second * K : 2 * K, 2 * K, {codes, scales, row, columns});
   }
 }

@@ -1,7 +1,7 @@
 """Catalogue entry of the MTP concatenation room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
-from kernels.rules import IN_REGISTERS, ROWS, between, blocks_of, ceil_div, row_pitch, rows_f32
+from kernels.rules import COLUMNS, IN_REGISTERS, ROWS, between, blocks_of, ceil_div, code_buffers, row_pitch, rows_f32
 
 CHUNK = 256  # elements that one warp sums
 CHUNKS = 256  # chunk sums that one block holds
@@ -10,7 +10,7 @@ WARPS = 32
 
 def _derive(dims: Dims) -> Dims:
     K = int(dims["K"])
-    return {"embedded_pitch": K, "hidden_pitch": K, "both": 2 * K, "blocks": 2 * K // 32}
+    return {"embedded_pitch": K, "hidden_pitch": K, "both": 2 * K, "blocks": 2 * K // 32, "columns": 0}
 
 
 def _geometry(dims: Dims) -> Geometry:
@@ -29,8 +29,7 @@ MTP_CONCAT_QUANTIZE = Kernel(
         *rows_f32("hidden", "K", "r"),
         Buffer("enorm", "f32", ("K",), "r", align=16),
         Buffer("hnorm", "f32", ("K",), "r", align=16),
-        Buffer("codes", "i8", ("rows", "WORDS", "both"), "w", align=8),
-        Buffer("scales", "f32", ("rows", "blocks"), "w"),
+        *code_buffers("both"),
         Scalar("K"),
         Scalar("eps", "float"),
     ),
@@ -42,6 +41,7 @@ MTP_CONCAT_QUANTIZE = Kernel(
         between("K", 32, CHUNK * CHUNKS, "the chunk sums that one block holds"),
         *row_pitch("embedded_pitch", "K"),
         *row_pitch("hidden_pitch", "K"),
+        COLUMNS,
     ),
     limits={"registers": 64, "smem": CHUNKS * 4, **IN_REGISTERS},
     doc="The codes of [RMS norm of the embedding | RMS norm of the hidden state], the draft head's input.",

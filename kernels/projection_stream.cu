@@ -13,8 +13,17 @@
 
 namespace stream {
 
+constexpr int MOST_WIDTH = 32;  // units of a band
+
 // Chunks of a part: the longer, the fewer copies and waits.
 constexpr int PART = 6;
+
+// Where the products of a block of weights with all sequences take longer than its bytes, two panels share what is read of
+// the activations; a thread then has twice the sums, and there are registers for fewer warps.
+template <int WORDS, int COLS>
+constexpr int PANELS_OF_UNIT = WORDS * COLS < 64 ? 1 : 2;
+template <int WORDS, int COLS>
+constexpr int MOST_WARPS = WORDS * COLS < 32 ? 20 : WORDS * COLS == 32 ? 16 : 12;
 
 __device__ inline void load_scales(float (&xs)[4], const unsigned char* p) {
   const uint4 v = lane::load16(p);
@@ -35,20 +44,21 @@ struct Columns {
   template <class X>
   __device__ void load(const X& x, const typename X::View& at, int tile, int first) {
     load_scales(scales[0], x.memory + at.scales + tile * 8 * X::SCALE_PITCH + first * 4);
-    load_scales(scales[1], x.memory + at.scales + at.odd + tile * 8 * X::SCALE_PITCH + first * 4);
+    load_scales(scales[1], x.memory + at.scales + (tile * 8 + 1) * X::SCALE_PITCH + first * 4);
 #pragma unroll
     for (int word = 0; word < WORDS; ++word)
 #pragma unroll
       for (int b = 0; b < COUNT; b += 2)
         lane::ldmatrix_x4(codes[word][b / 2],
-                          x.memory + at.codes + (word * x.room + tile * 8) * X::CODE_PITCH + (first + b) * lane::QUANTUM);
+                          x.memory + at.codes + 2 * (first + b) * at.pitch + word * x.room * 16 + tile * 128);
   }
 };
 
-// acc += COUNT blocks of a chunk from `first` on, weights w with scales s, tile by tile
-template <int WORDS, int TILES, int COUNT, class X>
-__device__ inline void multiply(float (&acc)[TILES][4], const unsigned (&w)[COUNT][4], const lane::WeightScale (&s)[COUNT][2],
-                                const X& x, const typename X::View& at, int first) {
+// acc += COUNT blocks of a chunk from `first` on, of PANELS panels with weights w and scales s, tile by tile. Additions that
+// share operands stand together: a register file gives two operands a cycle, and an addition has three.
+template <int WORDS, int TILES, int PANELS, int COUNT, class X>
+__device__ inline void multiply(float (&acc)[PANELS * TILES][4], const unsigned (&w)[PANELS][COUNT][4],
+                                const lane::WeightScale (&s)[PANELS][COUNT][2], const X& x, const typename X::View& at, int first) {
   // the compiler would else load many tiles ahead, and have no registers left for them
   constexpr bool ONE_AHEAD = TILES * WORDS >= 8;
   Columns<WORDS, COUNT> columns[2];
@@ -60,39 +70,55 @@ __device__ inline void multiply(float (&acc)[TILES][4], const unsigned (&w)[COUN
     const auto& column = columns[j % 2];
 #pragma unroll
     for (int b = 0; b < COUNT; ++b) {
-      int d[WORDS][4];
+      float t[PANELS][4];
 #pragma unroll
-      for (int word = 0; word < WORDS; ++word) {
-        const unsigned pair[2] = {column.codes[word][b / 2][b % 2 * 2], column.codes[word][b / 2][b % 2 * 2 + 1]};
-        lane::mma_s8(d[word], w[b], pair, lane::MAGIC);
+      for (int p = 0; p < PANELS; ++p) {
+        int d[WORDS][4];
+#pragma unroll
+        for (int word = 0; word < WORDS; ++word) {
+          const unsigned pair[2] = {column.codes[word][b / 2][b % 2 * 2], column.codes[word][b / 2][b % 2 * 2 + 1]};
+          lane::mma_s8(d[word], w[p][b], pair, lane::MAGIC);
+        }
+        lane::scale_products<WORDS>(t[p], d, s[p][b]);
       }
-      const float xs[2] = {column.scales[0][b], column.scales[1][b]};
-      lane::add_products<WORDS, true>(acc[j], d, s[b], xs);
+#pragma unroll
+      for (int side = 0; side < 2; ++side)
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float& a = acc[p * TILES + j][2 * half + side];
+            a = fmaf(t[p][2 * half + side], column.scales[side][b], a);
+          }
     }
   }
 }
 
-// acc += the chunk at `stage`; once it is read into registers, release() is called
-template <class W, int WORDS, int COUNT, int TILES, class X, class RELEASE>
-__device__ inline void multiply_chunk(float (&acc)[TILES][4], const unsigned char* stage, const X& x, const typename X::View& at,
-                                      RELEASE release) {
-  // for 64 sequences of two words the compiler would else mix both halves, and have no registers left for it
-  constexpr int UNROLL = TILES >= 8 ? 1 : W::BLOCKS / COUNT;
+// acc += the chunk at `stage`, panels `apart` bytes apart; once it is read into registers, release() is called
+template <class W, int WORDS, int TILES, int PANELS, class X, class RELEASE>
+__device__ inline void multiply_chunk(float (&acc)[PANELS * TILES][4], const unsigned char* stage, int apart, const X& x,
+                                      const typename X::View& at, RELEASE release) {
+  // blocks of weights in registers at a time, and whether the compiler may mix their products: what it finds registers for
+  // beside the sums
+  constexpr int COUNT = TILES * WORDS <= 2 ? 4 : 2, UNROLL = TILES * WORDS >= 8 ? 1 : W::BLOCKS / COUNT;
 #pragma unroll UNROLL
   for (int first = 0; first < W::BLOCKS; first += COUNT) {
-    unsigned w[COUNT][4];
-    lane::WeightScale s[COUNT][2];
-    W::template row_fragments<COUNT>(w, stage, first);
-    W::template row_scales<COUNT>(s, stage, first);
+    unsigned w[PANELS][COUNT][4];
+    lane::WeightScale s[PANELS][COUNT][2];
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+      W::template row_fragments<COUNT>(w[p], stage + p * apart, first);
+      W::template row_scales<COUNT>(s[p], stage + p * apart, first);
+    }
     if (first + COUNT == W::BLOCKS) release();
-    multiply<WORDS>(acc, w, s, x, at, first);
+    multiply<WORDS, TILES, PANELS, COUNT>(acc, w, s, x, at, first);
   }
 }
 
 // Sums of a panel of rows from n on; columns 2t and 2t + 1 of every tile from `row` on. A plane is 0 + its slice's sum, as
 // whoever adds the planes finds it.
 template <int TILES>
-__device__ inline void store(float* y, int y_pitch, int row, int rows, int n, int N, const float (&sums)[TILES][4], bool plane) {
+__device__ inline void store(float* y, int y_pitch, int row, int rows, int n, int N, const float (*sums)[4], bool plane) {
   const int l = lane::opaque(threadIdx.x) % 32;
   row += l % 4 * 2, n += l / 4;
   float* at = y + lane::widened(row, y_pitch) + n;
@@ -110,38 +136,35 @@ __device__ inline void store(float* y, int y_pitch, int row, int rows, int n, in
 
 }  // namespace stream
 
-// for 64 sequences a thread needs more registers than 20 warps leave it
 template <int WORDS, int BITS, int COLS>
-__global__ void __launch_bounds__(COLS <= 32 ? 640 : 512, 1)
-projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, const float* __restrict__ scales /* [rows, KB] */,
+__global__ void __launch_bounds__(32 * stream::MOST_WARPS<WORDS, COLS>, 1)
+projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows, 16] */, const float* __restrict__ scales /* [rows, KB] */,
                   const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
                   float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB, int stages, int span, int width,
                   int held) {
   static_assert(COLS % 8 == 0 && COLS >= 8 && COLS <= 64, "projection_stream: a block holds 8 to 64 sequences, 8 a fragment");
   using W = lane::WeightPanels<BITS>;
   constexpr int TILES = COLS / 8, PART = stream::PART;
-  using X = stream::Activations<WORDS, COLS, PART>;
-  // blocks of weights in registers at a time: what every compiler finds registers for beside the sums (4 for 64 sequences spill
-  // two of them with NVRTC 13.0)
-  constexpr int COUNT = TILES * WORDS <= 2 ? 4 : 2;
+  constexpr int PANELS = stream::PANELS_OF_UNIT<WORDS, COLS>, SUMS = PANELS * TILES;
+  using X = stream::Activations<WORDS, COLS, PART, PANELS>;
   DYNAMIC_SHARED(unsigned char, memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32;
-  const int chunks = lane::chunks_of_slice(KB), first = blockIdx.y * COLS;
-  const stream::Order order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, width);
+  const int chunks = lane::chunks_of_slice(KB);
+  const stream::Order<PANELS> order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, width);
   const bool split = order.slices < lane::SLICES;  // between blocks: every slice goes to its plane
-  const int room = COLS == 8 && rows < 8 ? rows : COLS;
+  const int room = rows < COLS ? rows : COLS;
 
-  unsigned char* free = memory;
+  // flags and barriers of the block come first, where no register holds their addresses
+  unsigned char* free = memory + X::STATE_BYTES + stream::MOST_WIDTH * 4;
   const auto take = [&](int bytes) { return free += bytes, free - bytes; };
-  unsigned char* stage_memory = take(warps * stages * span * W::BYTES);
-  float* totals = reinterpret_cast<float*>(take(split ? 0 : width * TILES * 512));
-  unsigned char* parts = take(held * room * X::ROW_BYTES);
-  barrier_t* full = reinterpret_cast<barrier_t*>(take((warps * stages + held) * 8));
-  unsigned* fills = reinterpret_cast<unsigned*>(take(held * 8));
-  const stream::Turns<TILES> turns{totals, reinterpret_cast<unsigned*>(free), split ? 0 : width};
-  const X x{order, memory, static_cast<int>(parts - memory), full + warps * stages, fills, fills + held, room, held, chunks, KB, rows, codes, scales};
-  stream::Ring<W::BYTES> ring{stage_memory + warp * stages * span * W::BYTES, full + warp * stages, stages, span};
-  stream::Feed feed{order, tiles, W::BYTES, chunks, span, warps, order.at(warp)};
+  const stream::Turns<SUMS> turns{reinterpret_cast<float*>(take(split ? 0 : width * SUMS * 512)),
+                                  reinterpret_cast<unsigned*>(memory + X::STATE_BYTES), split ? 0 : width};
+  unsigned char* stage_memory = take(warps * stages * PANELS * span * W::BYTES);
+  const int start = static_cast<int>(take(held * X::bytes(room)) - memory);
+  barrier_t* full = reinterpret_cast<barrier_t*>(free);
+  const X x{order, memory, start, room, held, chunks, KB, rows, codes, scales};
+  stream::Ring<W::BYTES, PANELS> ring{stage_memory + warp * stages * PANELS * span * W::BYTES, full + warp * stages, stages, span};
+  stream::Feed<PANELS> feed{order, tiles, W::BYTES, chunks, span, warps, order.at(warp)};
 
   ring.init();
   feed.enter();
@@ -156,7 +179,8 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
     for (int fill = warp; fill < held && fill < x.fills(); fill += warps) x.load(fill);
 
   for (stream::Unit unit = order.at(warp); order.holds(unit); order.advance(unit, warps)) {
-    float sums[TILES][4] = {};
+    float sums[SUMS][4] = {};
+    const int apart = order.count(unit) == PANELS ? span * W::BYTES : 0;  // a unit that lacks a panel multiplies its first again
     typename X::Place place = x.first(unit);
     for (int left = chunks; left > 0; x.next(place)) {
       x.wait(place);
@@ -169,7 +193,7 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
           const auto release = [&] {
             if (--left == rest) ring.refill(feed);
           };
-          stream::multiply_chunk<W, WORDS, COUNT>(sums, stage, x, view, release);
+          stream::multiply_chunk<W, WORDS, TILES, PANELS>(sums, stage, apart, x, view, release);
         }
       } while (left > 0 && (chunks - left) % PART != 0);
       x.finish(place, unit);
@@ -177,8 +201,10 @@ projection_stream(const signed char* __restrict__ codes /* [rows, WORDS, K] */, 
     const int slice = order.slice0 + unit.slice;
     if (!split) turns.take(sums, unit);
     if (split || slice == lane::SLICES - 1)
-      stream::store(y + static_cast<long long>(split ? slice : 0) * rows * y_pitch, y_pitch, first, rows, order.panel(unit) * 16, N,
-                    sums, split);
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p)  // one that the unit lacks lies past N
+        stream::store<TILES>(y + static_cast<long long>(split ? slice : 0) * rows * y_pitch, y_pitch, blockIdx.y * COLS, rows,
+                             (order.panel(unit) + p * order.stride) * 16, N, sums + p * TILES, split);
     if (!split) turns.give(sums, unit);
   }
 }

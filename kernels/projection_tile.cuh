@@ -6,6 +6,18 @@ namespace lane {
 
 constexpr int SHARED_BUDGET = 227 * 1024;  // bytes of shared memory that any block can have on any architecture
 
+// t = the products of one block, d on MAGIC, with the scales of the fragment's rows, which are weights
+template <int WORDS>
+__device__ inline void scale_products(float (&t)[4], const int (&d)[WORDS][4], const WeightScale (&s)[2]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int dot[WORDS];
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) dot[word] = d[word][i];
+    t[i] = scaled(dot, s[i / 2]);
+  }
+}
+
 // acc += the products of one block, d on MAGIC: the rows of the fragment are weights, or its columns are
 template <int WORDS, bool WEIGHTS_IN_ROWS>
 __device__ inline void add_products(float (&acc)[4], const int (&d)[WORDS][4], const WeightScale (&s)[2], const float (&xs)[2]) {

@@ -8,7 +8,7 @@ it.
 from collections.abc import Callable
 
 from kernels.entry import Buffer, Dims, Geometry, Param, Rule, Scalar, Value
-from kernels.rules import BLOCK, GRID_X, GRID_Y, between, ceil_div, multiple, row_pitch
+from kernels.rules import BLOCK, GRID_X, GRID_Y, UNIT, between, ceil_div, multiple, row_pitch
 
 SLICES = 8
 PANEL_ROWS = 16  # weight rows of a fragment, and of a pre-tiled panel
@@ -56,6 +56,7 @@ def derived(units: Callable[[Dims], int] | None = None, **fixed: Value) -> Calla
             **fixed,
             "KB": K // BLOCK,
             "half": K // 2,
+            "units": K // UNIT,
             "splits": splits,
             "planes": SLICES if splits > 1 else 1,
             "y_pitch": N,

@@ -26,24 +26,22 @@ __device__ inline void add_chunk(float (&v)[OWNED], float* __restrict__ x, const
 
 // One block a row, one warp a chunk: the row stays in registers from its load to its codes.
 template <int WORDS>
-__device__ inline void norm_row(float (&v)[OWNED], const float (&weight)[OWNED], signed char* __restrict__ codes,
-                                float* __restrict__ scales, float* __restrict__ normed, int normed_pitch, int K,
-                                float eps) {
+__device__ inline void norm_row(float (&v)[OWNED], const float (&weight)[OWNED], const lane::CodeRow& to,
+                                float* __restrict__ normed, int normed_pitch, int K, float eps) {
   SHARED(float, chunk_sums, [MOST_WARPS]);
-  const long long row = blockIdx.x;
   const int k = threadIdx.x * OWNED;
   const float sum = sum_of_squares(v);
   if (k % CHUNK == 0) chunk_sums[k / CHUNK] = sum;
   __syncthreads();
   const float root = root_mean_square(chunk_sums, K, eps);
-  float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  finish_chunk<WORDS>(v, weight, root, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK), copy);
+  float* copy = normed == nullptr ? nullptr : normed + to.row * normed_pitch;
+  finish_chunk<WORDS>(v, weight, root, k, K, to, copy);
 }
 
 template <int WORDS>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, const float* __restrict__ w /* [K] */,
-                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */,
+                  signed char* __restrict__ codes /* [rows, WORDS, K] */, float* __restrict__ scales /* [rows, K/32] */, int columns,
                   float* __restrict__ normed /* [rows, K] or null */, int normed_pitch, int K, float eps) {
   lane::admit_next_launch();
   const int k = threadIdx.x * OWNED;
@@ -51,7 +49,7 @@ rms_norm_quantize(const float* __restrict__ x /* [rows, K] */, int x_pitch, cons
   lane::load_row(weight, w + k, k < K);
   lane::await_launches_before();
   lane::load_row(v, x + static_cast<long long>(blockIdx.x) * x_pitch + k, k < K);
-  norm_row<WORDS>(v, weight, codes, scales, normed, normed_pitch, K, eps);
+  norm_row<WORDS>(v, weight, {codes, scales, blockIdx.x, columns}, normed, normed_pitch, K, eps);
 }
 
 template <int WORDS, bool PLANED, int WARPS>
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
 add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
                       const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
                       const float* __restrict__ w /* [K] */, signed char* __restrict__ codes /* [rows, WORDS, K] */,
-                      float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
+                      float* __restrict__ scales /* [rows, K/32] */, int columns, float* __restrict__ normed /* [rows, K] or null */,
                       int normed_pitch, int K, float eps) {
   lane::admit_next_launch();
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * y_pitch;
@@ -69,7 +67,7 @@ add_rms_norm_quantize(float* __restrict__ x /* [rows, K], the residual */, int x
   lane::await_launches_before();
   constexpr int FLIGHT = WARPS <= FEW_WARPS ? 8 : 4;
   add_chunk<PLANED, FLIGHT>(v, x + row * x_pitch, y + row * y_pitch, planes, stride, k, K);
-  norm_row<WORDS>(v, weight, codes, scales, normed, normed_pitch, K, eps);
+  norm_row<WORDS>(v, weight, {codes, scales, blockIdx.x, columns}, normed, normed_pitch, K, eps);
 }
 
 // The root of the mean square once all chunk sums have been posted here: a lane awaits every 32nd, all add all of them.
@@ -92,7 +90,7 @@ __global__ void __launch_bounds__(32 * SPREAD_WARPS, 1)
 add_rms_norm_spread(float* __restrict__ x /* [rows, K], the residual */, int x_pitch,
                     const float* __restrict__ y /* [planes, rows, K] */, int y_pitch, int planes,
                     const float* __restrict__ w /* [K] */, signed char* __restrict__ codes /* [rows, WORDS, K] */,
-                    float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
+                    float* __restrict__ scales /* [rows, K/32] */, int columns, float* __restrict__ normed /* [rows, K] or null */,
                     int normed_pitch, int K, float eps) {
   lane::admit_next_launch();
   SHARED(unsigned long long, chunk_sums, [SPREAD_CHUNKS]);
@@ -110,7 +108,7 @@ add_rms_norm_spread(float* __restrict__ x /* [rows, K], the residual */, int x_p
   if (l < blocks && chunk < chunks_of(K)) lane::post(lane::of_block(chunk_sums, l) + chunk, sum);
   const float root = posted_root(chunk_sums, K, eps);
   float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  finish_chunk<WORDS>(v, weight, root, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK), copy);
+  finish_chunk<WORDS>(v, weight, root, k, K, {codes, scales, row, columns}, copy);
 }
 
 // Many blocks a row where there are no clusters: the first kernel adds and leaves chunk sums, the second norms and
@@ -135,7 +133,7 @@ __global__ void __launch_bounds__(256)
 add_rms_norm_apply(const float* __restrict__ x /* [rows, K] */, int x_pitch,
                    const float* __restrict__ chunk_sums /* [rows, chunks] */, const float* __restrict__ w /* [K] */,
                    signed char* __restrict__ codes /* [rows, WORDS, K] */,
-                   float* __restrict__ scales /* [rows, K/32] */, float* __restrict__ normed /* [rows, K] or null */,
+                   float* __restrict__ scales /* [rows, K/32] */, int columns, float* __restrict__ normed /* [rows, K] or null */,
                    int normed_pitch, int K, float eps) {
   lane::overlap_launches();
   const long long row = blockIdx.x;
@@ -146,5 +144,5 @@ add_rms_norm_apply(const float* __restrict__ x /* [rows, K] */, int x_pitch,
   lane::load_row(weight, w + k, k < K);
   const float root = root_mean_square(chunk_sums + row * chunks_of(K), K, eps);
   float* copy = normed == nullptr ? nullptr : normed + row * normed_pitch;
-  finish_chunk<WORDS>(v, weight, root, k, K, codes + row * WORDS * K, scales + row * (K / lane::BLOCK), copy);
+  finish_chunk<WORDS>(v, weight, root, k, K, {codes, scales, row, columns}, copy);
 }

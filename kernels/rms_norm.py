@@ -5,6 +5,7 @@ A row has one block, a cluster of blocks, or many blocks in two launches.
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.rules import (
+    COLUMNS,
     GRID_X,
     IN_REGISTERS,
     ROWS,
@@ -39,7 +40,7 @@ NARROW = Rule(
     lambda d: int(d["K"]) <= CHUNK * int(d["WARPS"]), "K = {K} has more chunks than the {WARPS} warps of this form"
 )
 MANY_BLOCKS = between("K", 32, CHUNK * CHUNKS, "the chunks of the longest row")
-NORMED_RULES = row_pitch("normed_pitch", "K")
+NORMED_RULES = (*row_pitch("normed_pitch", "K"), COLUMNS)
 Y_RULES = row_pitch("y_pitch", "K")
 ONE_PLANE = between("planes", 1, 1, "y as it is; the planed kernel adds planes")
 ANY_PLANES = between("planes", 1, 64, "the widest split of a projection")

@@ -29,11 +29,10 @@ __device__ inline float root_mean_square(const float* chunk_sums, int K, float e
 // one warp, one chunk: what a lane owns is normed, weighted, copied out if asked for, and quantised
 template <int WORDS>
 __device__ inline void finish_chunk(float (&v)[OWNED], const float (&weight)[OWNED], float root, int k, int K,
-                                    signed char* __restrict__ codes, float* __restrict__ scales,
-                                    float* __restrict__ normed) {
+                                    const lane::CodeRow& to, float* __restrict__ normed) {
   lane::Divisor(root).divide(v);
 #pragma unroll
   for (int i = 0; i < OWNED; ++i) v[i] = v[i] * weight[i];
   if (normed != nullptr && k < K) lane::store_row(normed + k, v);
-  lane::store_codes<WORDS>(v, k, K, codes, scales);
+  lane::store_codes<WORDS>(v, k, K, to);
 }

@@ -6,6 +6,7 @@ from typing import Literal
 from kernels.entry import Buffer, Dims, Geometry, Rule, Scalar, Value
 
 BLOCK = 32  # elements that share one scale
+UNIT = 16  # elements of a row that stay together where codes lie by columns
 GRID_X = 2**31 - 1
 GRID_Y = 65535
 SHARED = 227 * 1024  # bytes of shared memory that a block can have (sm_90: 228 KB, of which 1 KB is kept)
@@ -73,10 +74,16 @@ def planes_f32(name: str, width: str) -> tuple[Buffer, Scalar, Scalar]:
     return Buffer(name, "f32", ("planes", "rows", width), "r", pitch, align=16), Scalar(pitch), Scalar("planes")
 
 
-def code_buffers(width: str) -> tuple[Buffer, Buffer]:
-    """Activation codes [rows, WORDS, width] int8 (WORDS 2: hi, then lo) and their scales [rows, width / 32]."""
+def code_buffers(width: str) -> tuple[Buffer, Buffer, Scalar]:
+    """Activation codes [rows, WORDS, width] int8 (WORDS 2: hi, then lo) and their scales [rows, width / 32].
+
+    columns: 0, or the rows: the codes then lie by columns (see kernels/columns.py).
+    """
     codes = Buffer("codes", "i8", ("rows", "WORDS", width), "w", align=8)
-    return codes, Buffer("scales", "f32", ("rows", "blocks"), "w")
+    return codes, Buffer("scales", "f32", ("rows", "blocks"), "w"), Scalar("columns")
+
+
+COLUMNS = Rule(lambda d: d["columns"] in (0, d["rows"]), "columns = {columns} is neither 0 nor the {rows} rows")
 
 
 def defaults(width: str, *pitches: str) -> Callable[[Dims], Dims]:
@@ -84,7 +91,7 @@ def defaults(width: str, *pitches: str) -> Callable[[Dims], Dims]:
 
     def derive(dims: Dims) -> Dims:
         packed: dict[str, Value] = dict.fromkeys(pitches, dims[width])
-        return {**packed, "blocks": int(dims[width]) // BLOCK, "planes": 1}
+        return {**packed, "blocks": int(dims[width]) // BLOCK, "planes": 1, "columns": 0}
 
     return derive
 

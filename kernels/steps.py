@@ -8,6 +8,7 @@ for the draft head: `hidden` rows and the `accepted` tokens behind them, `pendin
 
 from collections.abc import Iterator
 
+from kernels.columns import ordered
 from kernels.lowering import Projection
 from kernels.plan import Launch, Plan, Ref, launch, sized
 from kernels.programs import (
@@ -180,7 +181,7 @@ def programs(s: Setting, chunk: int, drafts: int) -> dict[str, tuple[Launch, ...
             "commit": commit(s, k + 1),
             "verify": step(s, k + 1, verify=True),
         }
-    return {name: tuple(launches) for name, launches in made.items()}
+    return {name: ordered(launches) for name, launches in made.items()}
 
 
 def make_plan(s: Setting, chunk: int, drafts: int = 0) -> Plan:

@@ -4,9 +4,10 @@
 
 namespace stream {
 
-// Copies of the units unit, unit + step, ..: up to `span` neighbouring chunks of a slice at a time.
+// Copies of the units unit, unit + step, ..: up to `span` neighbouring chunks of a slice at a time, of each panel.
+template <int PANELS>
 struct Feed {
-  const Order& order;
+  const Order<PANELS>& order;
   const unsigned char* tiles;
   int bytes, chunks, span, step;  // bytes: of a chunk
   Unit unit;
@@ -18,6 +19,8 @@ struct Feed {
   __device__ void enter() {
     if (more()) at = tiles + lane::widened(order.panel(unit) * lane::SLICES + order.slice0 + unit.slice, chunks * bytes);
   }
+  // bytes between the panels of a unit
+  __device__ long long apart() const { return lane::widened(order.stride * lane::SLICES, chunks * bytes); }
   __device__ void next() {
     at += span * bytes, chunk += span;
     if (chunk < chunks) return;
@@ -27,8 +30,8 @@ struct Feed {
   }
 };
 
-// Stages of one warp, room for `span` chunks of BYTES each, and the barrier of each.
-template <int BYTES>
+// Stages of one warp, room for `span` chunks of BYTES each of PANELS panels, and the barrier of each.
+template <int BYTES, int PANELS>
 struct Ring {
   unsigned char* memory;
   barrier_t* full;
@@ -44,12 +47,15 @@ struct Ring {
     __syncwarp();
   }
 
-  __device__ void fill(Feed& feed) {
+  __device__ void fill(Feed<PANELS>& feed) {
     if (!feed.more()) return;
     if (lane::elected()) {
-      const int bytes = feed.count() * BYTES;
-      lane::barrier_expect(full + filled, bytes);
-      lane::bulk_copy(memory + filled * span * BYTES, feed.at, bytes, full + filled);
+      const int bytes = feed.count() * BYTES, panels = PANELS == 1 ? 1 : feed.order.count(feed.unit);
+      unsigned char* to = memory + filled * PANELS * span * BYTES;
+      lane::barrier_expect(full + filled, panels * bytes);
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p)
+        if (p < panels) lane::bulk_copy(to + p * span * BYTES, feed.at + p * feed.apart(), bytes, full + filled);
     }
     filled = filled + 1 < stages ? filled + 1 : 0;
     feed.next();
@@ -58,11 +64,11 @@ struct Ring {
 
   __device__ const unsigned char* wait() const {
     lane::barrier_wait(full + used, parity);
-    return memory + used * span * BYTES;
+    return memory + used * PANELS * span * BYTES;
   }
 
   // the stage that was waited for is read by all lanes and takes the next copy
-  __device__ void refill(Feed& feed) {
+  __device__ void refill(Feed<PANELS>& feed) {
     __syncwarp();
     fill(feed);
     if (++used == stages) used = 0, parity ^= 1;

@@ -1,30 +1,38 @@
 // The units of a streaming projection, and the sums that pass from one to the next.
 //
-// A unit is a panel of `pretile` times one slice of K. A block goes through its panels in bands of `width`, and through a
-// band slice by slice, so that it needs the activations of few slices at a time.
+// A unit is PANELS panels of `pretile`, which share what is read of the activations, times one slice of K. A block goes
+// through its panels in bands of `width` units, and through a band slice by slice, so that it needs the activations of few
+// slices at a time.
 #pragma once
 #include "hopper.cuh"
 #include "projection_rows.cuh"
 
 namespace stream {
 
-// One unit: panel `index` of the `wide` of its band, times a slice counted from the block's first.
+// One unit: number `index` of the `wide` of its band, times a slice counted from the block's first.
 struct Unit {
   int band, slice, index, wide;
 };
 
-// The units of a block: of the panels first, first + stride, .. it has `panels`.
+// The units of a block: of the panels first, first + stride, .. it has `panels`, in `groups` of PANELS.
+template <int PANELS>
 struct Order {
-  int slice0, slices, first, stride, panels, width;
+  int slice0, slices, first, stride, panels, groups, width;
 
   __device__ Order(lane::Slices share, int first_panel, int step, int all, int band_width)
       : slice0(share.first), slices(share.last - share.first), first(first_panel), stride(step),
-        panels(first_panel < all ? (all - first_panel + step - 1) / step : 0), width(band_width) {}
+        panels(first_panel < all ? (all - first_panel + step - 1) / step : 0), groups((panels + PANELS - 1) / PANELS),
+        width(band_width) {}
 
-  __device__ int passes() const { return (panels + width - 1) / width * slices; }
-  __device__ int wide(int band) const { return panels - band * width < width ? panels - band * width : width; }
-  __device__ bool holds(const Unit& u) const { return u.band * width < panels; }
-  __device__ int panel(const Unit& u) const { return first + (u.band * width + u.index) * stride; }
+  __device__ int passes() const { return (groups + width - 1) / width * slices; }
+  __device__ int wide(int band) const { return groups - band * width < width ? groups - band * width : width; }
+  __device__ bool holds(const Unit& u) const { return u.band * width < groups; }
+  __device__ int panel(const Unit& u) const { return first + (u.band * width + u.index) * PANELS * stride; }
+  // how many panels a unit has: the last may be short
+  __device__ int count(const Unit& u) const {
+    const int left = panels - (u.band * width + u.index) * PANELS;
+    return left < PANELS ? left : PANELS;
+  }
 
   __device__ Unit at(int unit) const {
     Unit u{0, 0, 0, wide(0)};
@@ -40,8 +48,8 @@ struct Order {
   }
 };
 
-// Sums of a panel on their way from slice to slice, a slot a panel of the band: words of 4 floats [tile][lane]. Slice s of a
-// panel waits until slice s - 1 has been added: that unit came `wide` units earlier in the order in which every warp takes
+// Sums on their way from slice to slice, a slot a unit of the band: words of 4 floats [panel][tile][lane]. Slice s of a
+// unit waits until slice s - 1 has been added: that unit came `wide` units earlier in the order in which every warp takes
 // its own, so that waits are rare and never for ever.
 template <int TILES>
 struct Turns {
@@ -69,7 +77,7 @@ struct Turns {
     }
   }
 
-  // gives them to the next slice; the last slice frees the slot for a panel of the next band
+  // gives them to the next slice; the last slice frees the slot for a unit of the next band
   __device__ void give(const Sums& sums, const Unit& u) const {
     float* at = totals + u.index * TILES * 128 + lane::opaque(threadIdx.x) % 32 * 4;
     if (u.slice < lane::SLICES - 1)

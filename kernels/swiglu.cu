@@ -9,7 +9,7 @@ constexpr int OWNED = 4;
 template <int WORDS, bool PLANED>
 __global__ void __launch_bounds__(128, 8)
 swiglu_quantize(const float* __restrict__ x /* [planes, rows, 2 F] */, int x_pitch, int planes,
-                signed char* __restrict__ codes /* [rows, WORDS, F] */, float* __restrict__ scales /* [rows, F/32] */,
+                signed char* __restrict__ codes /* [rows, WORDS, F] */, float* __restrict__ scales /* [rows, F/32] */, int columns,
                 int F) {
   lane::overlap_launches();
   const long long row = blockIdx.x, stride = static_cast<long long>(gridDim.x) * x_pitch;
@@ -20,5 +20,5 @@ swiglu_quantize(const float* __restrict__ x /* [planes, rows, 2 F] */, int x_pit
   lane::load_planes<PLANED, 4>(up, gate + F, k < F, planes, stride);
 #pragma unroll
   for (int i = 0; i < OWNED; ++i) v[i] = lane::silu(v[i]) * up[i];
-  lane::store_codes<WORDS>(v, k, F, codes + row * WORDS * F, scales + row * (F / lane::BLOCK));
+  lane::store_codes<WORDS>(v, k, F, {codes, scales, row, columns});
 }

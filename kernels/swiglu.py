@@ -2,6 +2,7 @@
 
 from kernels.entry import Dims, Kernel, Param, Rule, Scalar
 from kernels.rules import (
+    COLUMNS,
     IN_REGISTERS,
     ROWS,
     between,
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     pointwise_width("F"),
     Rule(lambda d: int(d["both"]) == 2 * int(d["F"]), "both = {both} is not 2 F, F = {F}"),
     *row_pitch("x_pitch", "both"),
+    COLUMNS,
 )
 
 SWIGLU_QUANTIZE = Kernel(

@@ -61,3 +61,24 @@ ADDS = Kernel(
     archs=("sm_90a",),
     doc="Two products of a warpgroup added to what is there.",
 )
+
+#: The faults of copies_arrive by name, in the order of its enumeration.
+ARRIVAL_FAULTS = ("right", "at once", "nobody waits", "one lane short")
+
+
+def arrivals(fault: str = "right") -> Kernel:
+    """Copies that a barrier counts, with this fault alone."""
+    return Kernel(
+        name="copies_arrive",
+        room="../locks/kernels/arrivals",
+        symbol="copies_arrive",
+        params=(Param("FAULT", (ARRIVAL_FAULTS.index(fault),)),),
+        args=(
+            Buffer("x", "i32", ("chunks", 32, 4), "r", align=16),
+            Buffer("y", "i32", ("chunks", 32, 4), "w", align=16),
+            Scalar("chunks"),
+        ),
+        geometry=lambda _: Geometry((1, 1, 1), (64, 1, 1)),
+        archs=("sm_90a",),
+        doc="One warp copies, another reads what has arrived.",
+    )

@@ -28,7 +28,7 @@ def _row(call: str, floats: int) -> str:
 def _codes(words: int, owned: int) -> str:
     return (
         f"__global__ void forbidden(float* p, signed char* codes) {{ float v[{owned}] = {{}}; "
-        f"lane::store_codes<{words}, {owned}>(v, 0, 32, codes, p); }}\n"
+        f"lane::store_codes<{words}, {owned}>(v, 0, 32, {{codes, p, 0, 0}}); }}\n"
     )
 
 

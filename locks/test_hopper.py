@@ -7,7 +7,7 @@ from harness.device import Device, DeviceError, Divergence, OutOfBounds, Race
 from harness.host import HostDevice
 from harness.run import run_kernel
 from kernels.entry import instance
-from locks.hopper_probes import ADDS, FAULTS, products
+from locks.hopper_probes import ADDS, ARRIVAL_FAULTS, FAULTS, arrivals, products
 from locks.host_faults import once
 from locks.support import assert_same_bits, rng
 from oracle.errors import LanelockError
@@ -187,3 +187,34 @@ class TestAsynchrony:
     def test_every_fault_is_held(self) -> None:
         """Each way to be wrong has its lock. Red: a fault added to the probe alone."""
         assert {*SAYS, "no proxy fence", "right"} == set(FAULTS)
+
+
+class TestArrivals:
+    """A barrier can count a thread when its copies are there."""
+
+    @pytest.mark.parametrize("copies", ["eager", "late", 1, 2, 3])
+    def test_whoever_waits_finds_the_copies(self, host: HostDevice, copies: str | int) -> None:
+        """Rows in either stage, twice around, come as they are. Red: an arrival that leaves its copies behind."""
+        x = {"x": rng(4).integers(0, 2**31, (5, 32, 4), dtype=np.int32)}
+
+        assert_same_bits(once(host.with_options(copies=copies), arrivals(), {"chunks": 5}, x)["y"], x["x"])
+
+    @pytest.mark.parametrize(
+        ("fault", "error", "sentence"),
+        [
+            ("at once", Race, "'copies': 'late'"),
+            ("nobody waits", DeviceError, "ends with 64 arrivals of copies that nobody waited for"),
+            ("one lane short", DeviceError, "no thread can go on"),
+        ],
+    )
+    def test_a_wrong_count_is_named(
+        self, host: HostDevice, fault: str, error: type[LanelockError], sentence: str
+    ) -> None:
+        """An arrival before its copies, a wait or a count too few fail a checked run. Red: copies done at issue."""
+        x = {"x": rng(5).integers(0, 2**31, (2, 32, 4), dtype=np.int32)}
+        with pytest.raises(error, match=sentence):
+            run_kernel(host, arrivals(fault), {"chunks": 2}, x)
+
+    def test_every_fault_is_held(self) -> None:
+        """Each way to be wrong has its lock. Red: a fault added to the probe alone."""
+        assert ARRIVAL_FAULTS == ("right", "at once", "nobody waits", "one lane short")

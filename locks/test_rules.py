@@ -190,12 +190,12 @@ class TestRules:
         assert pointwise("K")({"K": width, "rows": 7}) == Geometry((7, tiles, 1), (128, 1, 1))
 
     def test_defaults_are_packed_rows_and_one_plane(self) -> None:
-        """Pitches are the width, a block is 32 elements, planes are one."""
-        assert defaults("K", "p", "q")({"K": 96}) == {"p": 96, "q": 96, "blocks": 3, "planes": 1}
+        """Pitches are the width, a block is 32 elements, planes are one, codes lie by rows."""
+        assert defaults("K", "p", "q")({"K": 96}) == {"p": 96, "q": 96, "blocks": 3, "planes": 1, "columns": 0}
 
     def test_shared_buffers_are_what_they_say(self) -> None:
         """Rows and planes have pitches of their own name; codes are bytes, scales one a block."""
-        codes, scales = code_buffers("K")
+        codes, scales, columns = code_buffers("K")
 
         assert rows_f32("y", "K", "w", optional=True) == (
             Buffer("y", "f32", ("rows", "K"), "w", "y_pitch", align=16, optional=True), Scalar("y_pitch"),
@@ -204,6 +204,7 @@ class TestRules:
             Buffer("y", "f32", ("planes", "rows", "K"), "r", "y_pitch", align=16), Scalar("y_pitch"), Scalar("planes"),
         )  # fmt: skip
         assert (codes.shape, codes.dtype, scales.shape) == (("rows", "WORDS", "K"), "i8", ("rows", "blocks"))
+        assert columns == Scalar("columns")
 
 
 class TestLimits:

@@ -24,7 +24,7 @@ from kernels.tuning import Tuning
 from oracle.config import ModelConfig
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
-from reports.bench_buffers import Bench, step_projections
+from reports.bench_buffers import Bench, codes_for, step_projections
 from reports.bench_projections import Case, layout
 
 #: Name of a figure -> counter. Percentages are of what the chip could do in the time of the launch.
@@ -99,9 +99,10 @@ def launch_all(config: ModelConfig, cases: Sequence[Case], device_name: str = "c
             bits = 4 if "q4" in lowering.kernel else 8
             tiles = bench.panels([projection], bits)[projection.name]
             inputs = bench.activations(projection.K, case.rows, 1 if bits == 4 else lane(case.lane).words)
+            codes = codes_for(lowering.instance, inputs)
             y = bench.alloc("y", lowering.planes * case.rows * projection.N * 4)
             dims = {k: v for k, v in lowering.dims.items() if k not in lowering.instance.template}
-            bench.run([bench.call(lowering.instance, dims, {**inputs, "tiles": tiles, "y": y})])
+            bench.run([bench.call(lowering.instance, dims, {**codes, "tiles": tiles, "y": y})])
             device.synchronize()
             bench.close()
             found.append({

@@ -14,13 +14,13 @@ import numpy as np
 from harness.device import Device, Memory
 from harness.engine import machine_of
 from kernels.catalogue import kernel
-from kernels.entry import Value, instance
+from kernels.entry import Instance, Value, instance
 from kernels.lanes import lane
 from kernels.lowering import Lowering, Projection, choose
 from kernels.rules import ceil_div
 from kernels.tuning import Tuning
 from oracle.config import ModelConfig
-from reports.bench_buffers import Bench, Call, step_projections, weight_bytes
+from reports.bench_buffers import Bench, Call, codes_for, step_projections, weight_bytes
 
 #: A run in which an H200's memory reads slower than this is disturbed: it has no speed. GB/s.
 LEAST_READ = 4300.0
@@ -164,7 +164,7 @@ def _step(bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, M
             shared[role] = bench.alloc(f"y {role}", size)
         dims = {k: v for k, v in chosen.dims.items() if k not in chosen.instance.template}
         buffers = {**inputs[projection.K], "tiles": tiles[projection.name]}
-        step.calls[projection.name] = bench.call(chosen.instance, dims, {**buffers, "y": shared[role]})
+        step.calls[projection.name] = _call(bench, chosen.instance, dims, {**buffers, "y": shared[role]})
         step.references[projection.name] = _reference_call(bench, projection, case, {**buffers, "y": step.reference})
         step.outputs[projection.name], step.planes[projection.name] = shared[role], chosen.planes
         step.layouts[projection.name] = layout(chosen)
@@ -181,7 +181,11 @@ def _reference_call(bench: Bench, p: Projection, case: Case, buffers: dict[str, 
         name, template = "gemm_tc_tiled_q4", template | {"BITS": 4}
     known = {q.name for q in kernel(name).params}
     inst = instance(kernel(name), **{k: v for k, v in template.items() if k in known})
-    return bench.call(inst, {"rows": case.rows, "N": p.N, "K": p.K}, buffers)
+    return _call(bench, inst, {"rows": case.rows, "N": p.N, "K": p.K}, buffers)
+
+
+def _call(bench: Bench, inst: Instance, dims: dict[str, Value], buffers: dict[str, Memory]) -> Call:
+    return bench.call(inst, dims, {**codes_for(inst, buffers), "tiles": buffers["tiles"], "y": buffers["y"]})
 
 
 def _reference(bench: Bench, step: Step, p: Projection) -> np.ndarray:

@@ -137,8 +137,12 @@ class CudaDevice:
         module = context.ok(context.api.cuModuleLoadData(program.cubin), what)
         lowered = program.lowered(instance.expression).encode()
         function = context.ok(context.api.cuModuleGetFunction(module, lowered), what)
-        threads = context.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        attributes = context.api.CUfunction_attribute
+        threads = attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         most = int(context.ok(context.api.cuFuncGetAttribute(threads, function), what))
+        # one division of a multiprocessor's memory for all kernels: to change it, the next one waits until it is empty
+        carveout = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        context.ok(context.api.cuFuncSetAttribute(function, carveout, 100), what)
         self._built[key] = Built(instance, function, module, program.report(instance.expression), most)
         return self._built[key]
 

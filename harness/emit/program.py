@@ -47,6 +47,7 @@ template <class... P, class... A>
 void launch(const char* label, void (*kernel)(P...), dim3 grid, dim3 block, unsigned shared, unsigned cluster,
             bool early, cudaStream_t stream, A... args) {
   if (shared) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), label);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100), label);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {grid, block, shared, stream, attributes, 0};
   if (cluster > 1) {

@@ -73,8 +73,9 @@ void complete_where(Wanted wanted) {
 }
 
 void complete_some() {
-  if (running.launch->copies == RANDOM)
-    complete_where([](const BulkCopy&) { return running.copies.below(4) == 0; });
+  if (running.launch->copies != RANDOM) return;
+  complete_where([](const BulkCopy&) { return running.copies.below(4) == 0; });
+  arrive_some();
 }
 
 }  // namespace
@@ -101,6 +102,7 @@ bool barrier_done(void* barrier, unsigned parity) {
   BarrierState& s = state_of(barrier);
   complete_some();
   if (s.parity() == parity) complete_where([&](const BulkCopy& c) { return c.barrier == &s; });
+  while (s.parity() == parity && arrive_next(barrier)) continue;
   return s.parity() != parity;
 }
 

@@ -1,5 +1,7 @@
 // Asynchronous copies. Late: the destination is poisoned at issue and filled exactly when a wait demands it, so a
 // wait of the wrong depth is wrong every time. Random: any pending copy may also complete at any issue, commit or wait.
+//
+// An arrival that follows copies comes to its barrier when they are done: late, when a wait for the barrier demands it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,15 +13,27 @@ struct Copy {
   char* to;
   const char* from;
   unsigned bytes, filled;  // filled bytes come from memory, the rest are zeros
-  unsigned group;
+  unsigned group, number;
   bool done;
 };
 
 struct Copies {
   Copy* list;
   unsigned count, room;
-  unsigned group;  // the open group
+  unsigned group;   // the open group
+  unsigned issued;  // copies so far
 };
+
+struct Arrival {
+  Copies* after;
+  unsigned copies;  // those of them that it follows
+  void* barrier;
+};
+
+static struct {
+  Arrival* list;
+  unsigned count, room;
+} arrivals;  // of all threads, oldest first
 
 static void find_array(char* to) {
   unsigned rank;
@@ -68,7 +82,7 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
     (void)*static_cast<const volatile char*>(from);
     (void)*static_cast<const volatile char*>(from + filled - 1);
   }
-  Copy c{to, from, bytes, filled, 0, false};
+  Copy c{to, from, bytes, filled, 0, 0, false};
   if (running.launch->copies == EAGER) return complete(c);
   memset(to, POISON, bytes);
   Copies& q = queue();
@@ -76,7 +90,7 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
     q.room = q.room ? 2 * q.room : 32;
     q.list = static_cast<Copy*>(realloc(q.list, q.room * sizeof(Copy)));
   }
-  c.group = q.group;
+  c.group = q.group, c.number = q.issued++;
   q.list[q.count++] = c;
   if (running.launch->copies == RANDOM) complete_some(q);
 }
@@ -97,9 +111,53 @@ void copy_wait(unsigned pending) {
   if (running.launch->copies == RANDOM) complete_some(q);
 }
 
+static void arrive(unsigned index) {
+  const Arrival a = arrivals.list[index];
+  for (unsigned i = 0; i < a.after->count; ++i)
+    if (a.after->list[i].number < a.copies) complete(a.after->list[i]);
+  drop_done(*a.after);
+  --arrivals.count;
+  memmove(arrivals.list + index, arrivals.list + index + 1, (arrivals.count - index) * sizeof(Arrival));
+  barrier_arrive(a.barrier, 0);
+}
+
+void copy_arrive(void* barrier) {
+  if (running.launch->copies == EAGER) return barrier_arrive(barrier, 0);
+  if (arrivals.count == arrivals.room) {
+    arrivals.room = arrivals.room ? 2 * arrivals.room : 64;
+    arrivals.list = static_cast<Arrival*>(realloc(arrivals.list, arrivals.room * sizeof(Arrival)));
+  }
+  Copies& q = queue();
+  arrivals.list[arrivals.count++] = {&q, q.issued, barrier};
+  if (running.launch->copies == RANDOM) arrive_some();
+}
+
+bool arrive_next(const void* barrier) {
+  for (unsigned i = 0; i < arrivals.count; ++i)
+    if (arrivals.list[i].barrier == barrier) return arrive(i), true;
+  return false;
+}
+
+void arrive_some() {
+  for (unsigned i = arrivals.count; i > 0; --i)
+    if (i <= arrivals.count && running.copies.below(4) == 0) arrive(i - 1);
+}
+
+// at the end of a thread; copies that an arrival follows go on without it
+void leave_copies(Fiber* f) {
+  for (unsigned i = 0; i < arrivals.count; ++i)
+    if (arrivals.list[i].after == f->copies) return;
+  forget_copies(f);
+}
+
 void forget_copies(Fiber* f) {
-  if (!f->copies) return;
-  f->copies->count = f->copies->group = 0;
+  if (f->copies) f->copies->count = f->copies->group = f->copies->issued = 0;
+}
+
+void forget_arrivals() { arrivals.count = 0; }
+
+void check_arrivals() {
+  if (arrivals.count) fail_outside(MISUSE, "the kernel ends with %u arrivals of copies that nobody waited for", arrivals.count);
 }
 
 }  // namespace lane_rt

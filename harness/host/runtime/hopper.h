@@ -6,6 +6,7 @@ namespace lane {
 inline void barrier_init(barrier_t* b, unsigned arrivals) { lane_rt::machine->barrier_init(b, arrivals); }
 inline void barrier_publish() {}
 inline void barrier_arrive(barrier_t* b) { lane_rt::machine->barrier_arrive(b, 0); }
+inline void cp_async_arrive(barrier_t* b) { lane_rt::machine->copy_arrive(b); }
 inline bool elected() { return threadIdx.x % 32 == 0; }
 inline void barrier_expect(barrier_t* b, unsigned bytes) { lane_rt::machine->barrier_arrive(b, bytes); }
 

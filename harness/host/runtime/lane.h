@@ -131,7 +131,9 @@ inline void cp_async16(void* shared, const void* global) {
   m.count.cp_async_bytes += 16;
   __builtin_memcpy(shared, global, 16);
 }
-inline void cp_async4(void* shared, const void* global) { lane_rt::machine->copy_async(shared, global, 4, 4); }
+inline void cp_async4(void* shared, const void* global, int bytes = 4) {
+  lane_rt::machine->copy_async(shared, global, 4, static_cast<unsigned>(bytes));
+}
 inline void cp_async_commit() { lane_rt::machine->copy_commit(); }
 template <int PENDING>
 inline void cp_async_wait() { lane_rt::machine->copy_wait(PENDING); }

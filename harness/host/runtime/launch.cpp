@@ -91,6 +91,7 @@ static void prepare(const Launch& l) {
   machine.copy_async = copy_async;
   machine.copy_commit = copy_commit;
   machine.copy_wait = copy_wait;
+  machine.copy_arrive = copy_arrive;
   machine.barrier_init = barrier_init;
   machine.barrier_arrive = barrier_arrive;
   machine.barrier_done = barrier_done;
@@ -110,6 +111,7 @@ static void prepare(const Launch& l) {
   machine.stored = stored;
   begin_shared();
   forget_bulk_copies();
+  forget_arrivals();
 }
 
 }  // namespace lane_rt

@@ -149,6 +149,7 @@ struct Machine {
   void (*copy_async)(void* shared, const void* global, unsigned bytes, unsigned filled);
   void (*copy_commit)();
   void (*copy_wait)(unsigned pending);
+  void (*copy_arrive)(void* barrier);
   void (*barrier_init)(void* barrier, unsigned arrivals);
   void (*barrier_arrive)(void* barrier, unsigned bytes);
   bool (*barrier_done)(void* barrier, unsigned parity);

@@ -109,7 +109,13 @@ void restore_faults();
 void copy_async(void* shared, const void* global, unsigned bytes, unsigned filled);
 void copy_commit();
 void copy_wait(unsigned pending);
+void copy_arrive(void* barrier);
+bool arrive_next(const void* barrier);  // the oldest arrival at it that follows copies; false: there is none
+void arrive_some();
+void leave_copies(Fiber*);
 void forget_copies(Fiber*);
+void forget_arrivals();
+void check_arrivals();
 // bulk.cpp
 void barrier_init(void* barrier, unsigned arrivals);
 void barrier_arrive(void* barrier, unsigned bytes);

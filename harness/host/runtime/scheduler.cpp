@@ -135,7 +135,7 @@ static void fiber_main() {
   ++machine.progress;
   ++self->block->exited;
   self->warp->exited |= self->bit;
-  forget_copies(self);
+  leave_copies(self);
   suspend(self, EXITED, Site{"the end of the kernel", "", 0});
   abort();
 }
@@ -241,6 +241,7 @@ void run_grid() {
     forget_wgmma();
     run_cluster();
     if (!running.failure) check_bulk_copies();
+    if (!running.failure) check_arrivals();
     if (!running.failure) check_wgmma();
     if (!running.failure) check_shared();
   }

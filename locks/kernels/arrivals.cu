@@ -1,0 +1,26 @@
+// A warp copies rows of words, another reads each when its barrier says that it is there.
+#include "hopper.cuh"
+
+enum Fault { RIGHT, AT_ONCE, NOBODY_WAITS, ONE_LANE_SHORT };
+
+template <int FAULT>
+__global__ void __launch_bounds__(64)
+copies_arrive(const int* __restrict__ x /* [chunks, 32, 4] */, int* __restrict__ y /* [chunks, 32, 4] */, int chunks) {
+  SHARED(int, stages, [2 * 128]);
+  SHARED(barrier_t, full, [2]);
+  const int l = threadIdx.x % 32;
+  if (threadIdx.x < 2) lane::barrier_init(full + threadIdx.x, FAULT == ONE_LANE_SHORT ? 31 : 32);
+  __syncthreads();
+  for (int c = 0; c < chunks; ++c) {
+    int* stage = stages + c % 2 * 128 + l * 4;
+    if (threadIdx.x < 32) {
+      lane::cp_async16(stage, x + (c * 32 + l) * 4);
+      if (FAULT == AT_ONCE) lane::barrier_arrive(full + c % 2);
+      else lane::cp_async_arrive(full + c % 2);
+    } else {
+      if (FAULT != NOBODY_WAITS) lane::barrier_wait(full + c % 2, c / 2 % 2);
+      lane::store16(y + (c * 32 + l) * 4, lane::load16(stage));
+    }
+    __syncthreads();
+  }
+}
