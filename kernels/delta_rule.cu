@@ -10,16 +10,15 @@
 // accepted or not, the accepted ones run again and are stored. Same recurrence, same bits.
 #include "head.cuh"
 
-constexpr int WARPS = 4;  // of a block of the staged form
+constexpr int WARPS = 4;  // of a block
 
-// threads of a block: smaller blocks leave less of a wave empty, larger ones share what they stage
-template <bool STAGED>
-constexpr int THREADS = STAGED ? 32 * WARPS : 64;
+// Blocks that may come while the launch ahead still runs. A later one would only ask for its rows twice.
+constexpr int EARLY = 512;
 
-// blocks that a multiprocessor must hold at least; said for the staged form, which is short of warps anyway, so that no
-// compiler spills its state to fit one more (NVRTC 13.0 did on sm_80)
-template <bool STAGED>
-constexpr int RESIDENT = STAGED ? 1 : 0;
+// Blocks that a multiprocessor must hold at least; said for the staged form, which is short of warps anyway, and for wide
+// heads, so that no compiler spills their state to fit one more (NVRTC 13.0 did on sm_80 and sm_100a).
+template <int D, bool STAGED>
+constexpr int RESIDENT = STAGED || D > 128 ? 1 : 0;
 
 // what a lane needs of one token; v is that of the row whose sums it gets
 template <int PER>
@@ -91,8 +90,9 @@ __device__ inline void copy_stage(Stage<D, ROWS>& stage, const float* head, int 
 
 // STAGED: for chunks of many tokens. The warps of a block share one head, whose tokens lie in shared memory before they
 // are needed, and the output of a token is summed together with what the next one finds, in one pass through the warp.
-template <int D, typename STATE, int ROWS, bool STAGED>
-__global__ void __launch_bounds__(THREADS<STAGED>, RESIDENT<STAGED>)
+// ONE: for passes of one token, with neither a loop nor what it steps by: the registers hold more warps.
+template <int D, typename STATE, int ROWS, bool STAGED, bool ONE>
+__global__ void __launch_bounds__(32 * WARPS, RESIDENT<D, STAGED>)
 delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k normed */, int qkv_pitch,
            const float* __restrict__ alpha /* [T, B, HV] */, const float* __restrict__ beta /* [T, B, HV] */,
            STATE* __restrict__ state /* [slots, HV, D, D] */, const int* __restrict__ slot /* [B], -1: none */,
@@ -103,9 +103,9 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   constexpr int PER = lane::Head<D>::PER, GROUPS = D / ROWS, LANES = 32 / ROWS;  // warps a head, lanes a sum
   static_assert(D % ROWS == 0, "delta_rule: a warp owns whole rows, and the rows of a head split evenly");
   static_assert(!STAGED || GROUPS % WARPS == 0, "delta_rule: a block that stages its tokens holds one head");
-  const int unit = (blockIdx.x * THREADS<STAGED> + threadIdx.x) / 32, l = threadIdx.x % 32;
-  const int b = blockIdx.y, h = unit / GROUPS, first = unit % GROUPS * ROWS, own = l / LANES;
-  if (h >= HV || slot[b] < 0) return;
+  const int unit = blockIdx.x * WARPS + threadIdx.x / 32, l = threadIdx.x % 32, own = l / LANES;
+  const int b = blockIdx.z, key_head = unit / GROUPS, h = blockIdx.y * HK + key_head, first = unit % GROUPS * ROWS;
+  if (key_head >= HK || slot[b] < 0) return;
   STATE* home = state + ((static_cast<long long>(slot[b]) * HV + h) * D + first) * D;
   if constexpr (STAGED) {
     // blocks of the next launch would take places unevenly, and these run for long
@@ -113,52 +113,63 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
   } else {
     // which sequence has which slot no launch writes, so the rows may be on their way before the launch ahead has ended
     lane::admit_next_launch();
-    for (int i = l * 128; i < ROWS * D * static_cast<int>(sizeof(STATE)); i += 32 * 128)
-      lane::prefetch(reinterpret_cast<const char*>(home) + i);
+    if ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x < EARLY)
+      for (int i = l * 128; i < ROWS * D * static_cast<int>(sizeof(STATE)); i += 32 * 128)
+        lane::prefetch(reinterpret_cast<const char*>(home) + i);
     lane::await_launches_before();
   }
-  const int count = length[b];
-  if (count == 0) return;
-  const int stored_after = replay[b] < 0 ? count : replay[b];
+  // all of them are asked for before the first is needed
+  const int tokens = length[b], replayed = replay[b];
+  const bool fresh = position[b] == 0;
+  if (tokens == 0) return;
+  const int count = ONE ? 1 : tokens, stored_after = replayed < 0 ? count : replayed;
 
   // Place r of a lane holds row row_at(r). In the staged form place 0 is the lane's own row, so that sums need no
   // selection; in the other a warp loads whole rows, as the memory likes it.
   const auto row_at = [=](int r) { return STAGED ? lane::scattered<ROWS>(r, l) : r; };
   float S[ROWS][PER];
-  const bool fresh = position[b] == 0;
+  home += l * PER;
+  const auto load_rows = [&] {
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    if (!fresh) lane::load_owned<true>(S[r], home + row_at(r) * D + l * PER);
-    if (fresh)
+    for (int r = 0; r < ROWS; ++r) {
+      if (!fresh) lane::load_owned<true>(S[r], home + row_at(r) * D);
+      if (fresh)
 #pragma unroll
-      for (int i = 0; i < PER; ++i) S[r][i] = 0.0f;
-  }
+        for (int i = 0; i < PER; ++i) S[r][i] = 0.0f;
+    }
+  };
   const auto store_rows = [&] {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) lane::store_owned<true>(home + row_at(r) * D + l * PER, S[r]);
+    for (int r = 0; r < ROWS; ++r) lane::store_owned<true>(home + row_at(r) * D, S[r]);
   };
 
-  const int key = HK * D, value = 2 * HK * D + h * D - h % HK * D;  // how far behind its q a head's k and v lie
+  const int key = HK * D, value = 2 * HK * D + (h - key_head) * D;  // how far behind its q a head's k and v lie
   const long long stride = static_cast<long long>(B) * qkv_pitch, gate_stride = static_cast<long long>(B) * HV;
   const long long o_stride = static_cast<long long>(B) * o_pitch;
-  const float* head = qkv + static_cast<long long>(b) * qkv_pitch + h % HK * D;
+  const float* head = qkv + static_cast<long long>(b) * qkv_pitch + key_head * D;
   alpha += static_cast<long long>(b) * HV + h, beta += static_cast<long long>(b) * HV + h;
   o += static_cast<long long>(b) * o_pitch + h * D + first + own;
 
   if constexpr (!STAGED) {
-    for (int t = 0; t < count; ++t) {
-      Token<PER> token;
+    Token<PER> token;
+    const auto load_token = [&](int t) {
       const float* row = head + t * stride;
       lane::load_owned(token.q, row + l * PER);
       lane::load_owned(token.k, row + key + l * PER);
       token.v = row[value + first + own], token.alpha = alpha[t * gate_stride], token.beta = beta[t * gate_stride];
+    };
+    load_token(0);  // ahead of the loop, so that it is on its way with the state
+    load_rows();
+    for (int t = 0;;) {
       float held[ROWS], read[ROWS];
       decay(S, token, held);
       learn(S, token, token.beta * (token.v - lane::warp_sum_owned<false>(held)), read, row_at);
       const float out = lane::warp_sum_owned<false>(read);
       if (l % LANES == 0) o[t * o_stride] = out * scale;
-      if (t + 1 == stored_after) store_rows();
-      if (t + 1 < count) round_state<STATE>(S);
+      if (++t == stored_after) store_rows();
+      if (t == count) break;
+      round_state<STATE>(S);
+      load_token(t);
     }
     return;
   }
@@ -173,6 +184,7 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
                  beta + t * gate_stride, gate_stride, count - t < TOKENS ? count - t : TOKENS);
     lane::cp_async_commit();
   };
+  load_rows();
   float read[ROWS] = {};  // of the token before
   copy(0);
   for (int t = 0; t < count;) {

@@ -173,7 +173,7 @@ def gdn(s: Setting, i: int, rows: Rows, verify: bool) -> Iterator[Launch]:
 def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
     """The delta rule of layer i over conv, alpha and beta under the prefix `keep`."""
     c = s.config
-    name, per_warp = scan_form(rows.T, s.B)
+    name, form = scan_form(rows.T, s.B)
     return launch(
         f"layers.{i}.scan",
         name,
@@ -191,7 +191,7 @@ def scan(s: Setting, i: int, rows: Rows, keep: str, replay: str) -> Launch:
         {"T": rows.T, "B": s.B, "slots": s.slots, "HK": c.k_heads, "HV": c.v_heads},
         D=c.gdn_dim,
         STATE=s.lane.state,
-        ROWS=per_warp,
+        **form,
     )
 
 

@@ -160,12 +160,12 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "delta_rule: a warp owns whole rows, and the rows of a head split evenly",
         "delta_rule.cu",
-        expression="delta_rule<32, float, 5, false>",
+        expression="delta_rule<32, float, 5, false, false>",
     ),
     Refusal(
         "delta_rule: a block that stages its tokens holds one head",
         "delta_rule.cu",
-        expression="delta_rule<32, float, 16, true>",
+        expression="delta_rule<32, float, 16, true, false>",
     ),
     Refusal(
         "scattered: a power of two of sums that the lanes can share",

@@ -18,7 +18,6 @@ from kernels.attention import (
 from kernels.attention_combine import ATTENTION_COMBINE
 from kernels.attention_prefill import PREFILL_SPLIT
 from kernels.catalogue import KERNELS
-from kernels.delta_rule import DELTA_RULE_STAGED
 from kernels.entry import Kernel
 from locks import test_attention, test_conv, test_delta_chunk, test_delta_rule, test_gated_norm, test_gates
 from locks import test_projection_f32 as small_projection
@@ -72,9 +71,7 @@ def combine_case(context: int) -> Case:
 
 def staged_case(context: int) -> Case:
     """The scan with keys in shared memory."""
-    plain = test_delta_rule.random_case(18, 32, positions(context), LENGTHS)
-    template = {name: value for name, value in plain.template.items() if name != "ROWS"}
-    return Case(DELTA_RULE_STAGED, plain.dims, plain.inputs, template)
+    return test_delta_rule.staged_form(test_delta_rule.random_case(18, 32, positions(context), LENGTHS))
 
 
 #: Kernel -> 33 sequences of which the first stands at a context.

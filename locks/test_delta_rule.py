@@ -67,7 +67,7 @@ def case_of(
         **placed(range(B, 0, -1) if slots is None else slots, positions, lengths),
     }
     state = "f16" if pool.dtype == np.float16 else "f32"
-    return Case(DELTA_RULE, dims, inputs, {"D": D, "STATE": state, "ROWS": rows})
+    return Case(DELTA_RULE, dims, inputs, {"D": D, "STATE": state, "ROWS": rows, "ONE": T == 1})
 
 
 def random_case(
@@ -375,12 +375,26 @@ class TestForms:
         assert_same_bits(case.run(device)["state"], short)
 
     @WIDTHS
-    @pytest.mark.parametrize("rows", [4, 16])
-    def test_rows_a_warp_do_not_matter(self, device: Device, D: int, rows: int) -> None:
-        """Four or sixteen rows a warp give the bits of eight. Red: the last rows of a head left out."""
-        case = random_case(9, D, (0, 2), (2, 1))
+    @pytest.mark.parametrize("lengths", [(2, 1), (1, 1)])
+    def test_rows_a_warp_do_not_matter(self, device: Device, D: int, lengths: tuple[int, int]) -> None:
+        """Four rows a warp give the bits of eight. Red: the last rows of a head left out."""
+        case = random_case(9, D, (0, 2), lengths)
 
-        assert_same_outputs(replace(case, template={**case.template, "ROWS": rows}).run(device), case.run(device))
+        assert_same_outputs(replace(case, template={**case.template, "ROWS": 4}).run(device), case.run(device))
+
+    @WIDTHS
+    @STATES
+    def test_a_pass_of_one_token_is_a_chunk_of_one(self, device: Device, D: int, state: str) -> None:
+        """Without a loop the bits are the same, for sequences that begin, go on or have no token, stored or not.
+
+        Red: an empty sequence that takes part, a state stored that a verify keeps.
+        """
+        stored = (ALL, NEVER, 1, ALL, ALL)
+        case = random_case(23, D, (0, 2, 5, 7, 3), (1, 1, 1, 0, 1), state=state, heads=(2, 6), stored=stored)
+
+        loop = replace(case, template={**case.template, "ONE": False})
+        assert_same_outputs(case.run(device), loop.run(device))
+        assert_same_outputs(case.run(device), contract(case))
 
     @WIDTHS
     @STATES
@@ -429,7 +443,7 @@ class TestForms:
 
 def staged_form(case: Case) -> Case:
     """The same through shared memory."""
-    return replace(case, kernel=DELTA_RULE_STAGED, template={**case.template, "ROWS": STAGED_ROWS})
+    return replace(case, kernel=DELTA_RULE_STAGED, template={**case.template, "ROWS": STAGED_ROWS, "ONE": False})
 
 
 def part(case: Case, first: int, last: int, pool: np.ndarray) -> Case:
@@ -437,8 +451,9 @@ def part(case: Case, first: int, last: int, pool: np.ndarray) -> Case:
     inputs = {n: case.inputs[n][first:last] for n in ("qkv", "alpha", "beta")}
     where = placed([1], [int(case.inputs["position"][0]) + first], [last - first])
     replay = np.array([ALL], np.int32)
-    dims = {**case.dims, "T": last - first}
-    return replace(case, inputs={**inputs, **where, "replay": replay, "state": pool}, dims=dims)
+    one = case.kernel is DELTA_RULE and last - first == 1
+    dims, template = {**case.dims, "T": last - first}, {**case.template, "ONE": one}
+    return replace(case, inputs={**inputs, **where, "replay": replay, "state": pool}, dims=dims, template=template)
 
 
 def norm_bounds(case: Case) -> tuple[np.ndarray, float]:
@@ -543,6 +558,8 @@ class TestInvariance:
         """Host and GPU agree at either width, in every form. Red: a contraction, a reduction of another shape."""
         host, cuda = both_devices
         for state in ("f32", "f16"):
+            one = random_case(17, 128, (0, 9, 4), (1, 1, 1), state=state, heads=(16, 48))
+            assert_same_outputs(one.run(cuda), one.run(host))
             case = random_case(17, 128, (0, 9, 4), (17, 8, 1), state=state, heads=(16, 48))
             expected = case.run(host)
             assert_same_outputs(case.run(cuda), expected)
@@ -573,14 +590,16 @@ class TestFaults:
 class TestOffsets:
     """Offsets are counted in 64 bits."""
 
-    @pytest.mark.parametrize("staged", [False, True])
+    @pytest.mark.parametrize(("tokens", "staged"), [(1, False), (2, False), (2, True)])
     @STATES
-    def test_a_pool_beyond_32_bits_gives_the_same_bits(self, device: Device, state: str, staged: bool) -> None:
+    def test_a_pool_beyond_32_bits_gives_the_same_bits(
+        self, device: Device, state: str, tokens: int, staged: bool
+    ) -> None:
         """The last slots of a pool of the 27B with more than 2^31 elements are slots like any other.
 
         Red: an offset of a slot in an int, which reads and writes before the pool or at its start.
         """
-        case = random_case(20, 128, (3,), (2,), state=state, heads=(16, 48))
+        case = random_case(20, 128, (3,), (tokens,), state=state, heads=(16, 48))
 
         assert_same_far_away(device, staged_form(case) if staged else case, slots=2**31 // (48 * 128 * 128) + 8)
 
@@ -597,20 +616,24 @@ class TestWork:
     """A launch is as wide as its work."""
 
     @pytest.mark.parametrize(("T", "B", "form"), [
-        (1, 4, ("delta_rule", 4)), (15, 5, ("delta_rule", 8)), (16, 1, ("delta_rule_staged", 4)),
+        (1, 5, ("delta_rule", {"ROWS": 4, "ONE": True})), (2, 4, ("delta_rule", {"ROWS": 4, "ONE": False})),
+        (15, 5, ("delta_rule", {"ROWS": 8, "ONE": False})), (16, 1, ("delta_rule_staged", {"ROWS": 4})),
     ])  # fmt: skip  # a line
-    def test_a_pass_takes_the_form_that_was_measured_for_it(self, T: int, B: int, form: tuple[str, int]) -> None:
-        """Few sequences take more warps, many tokens the staged form. Red: a threshold off by one."""
+    def test_a_pass_takes_the_form_that_was_measured_for_it(
+        self, T: int, B: int, form: tuple[str, dict[str, int]]
+    ) -> None:
+        """One token and few sequences take more warps, many tokens the staged form. Red: a threshold off by one."""
         assert scan_form(T, B) == form
 
     def test_grid_has_no_block_too_many(self) -> None:
-        """Two heads of 64 rows, eight rows a warp, take eight blocks of two warps a sequence.
+        """Each of two value heads of one key head, 64 rows at eight a warp, takes two blocks of four warps a sequence.
 
         Red: fault 13, blocks whose work another block does again.
         """
-        dims = resolve(instance(DELTA_RULE, D=64, STATE="f32", ROWS=8), {"T": 3, "B": 2, "slots": 2, "HK": 1, "HV": 2})
+        inst = instance(DELTA_RULE, D=64, STATE="f32", ROWS=8, ONE=False)
+        dims = resolve(inst, {"T": 3, "B": 5, "slots": 5, "HK": 1, "HV": 2})
 
-        assert DELTA_RULE.geometry(dims) == Geometry((8, 2, 1), (64, 1, 1))
+        assert DELTA_RULE.geometry(dims) == Geometry((2, 2, 5), (128, 1, 1))
 
 
 class TestRefusal:
@@ -622,6 +645,7 @@ class TestRefusal:
         [
             ({"HK": 2, "HV": 3}, "HV = 3 heads must be a positive multiple of HK = 2"),
             ({"HK": 0}, "HV = 2 heads must be a positive multiple of HK = 0"),
+            ({"HV": 65536}, "65536 / 1 heads a key head exceed a grid axis"),
             ({"T": 0}, "T = 0 must be between 1 and"),
             ({"B": 65536}, "B = 65536 must be between 1 and 65535"),
             ({"slots": 0}, "slots = 0 must be between 1 and"),
@@ -638,4 +662,11 @@ class TestRefusal:
         given = {"T": 1, "B": 1, "slots": 1, "HK": 1, "HV": 2, **dims}
 
         with pytest.raises(LanelockError, match=sentence):
-            Case(kernel, given, {}, {"D": 32, "STATE": "f32", "ROWS": rows}).run(device)
+            Case(kernel, given, {}, {"D": 32, "STATE": "f32", "ROWS": rows, "ONE": False}).run(device)
+
+    def test_several_tokens_are_not_one(self, device: Device) -> None:
+        """The form without a loop takes passes of one token alone. Red: all tokens but the first left out."""
+        given = {"T": 2, "B": 1, "slots": 1, "HK": 1, "HV": 2}
+
+        with pytest.raises(LanelockError, match="a pass of T = 2 tokens is not one of a token"):
+            Case(DELTA_RULE, given, {}, {"D": 32, "STATE": "f32", "ROWS": 4, "ONE": True}).run(device)

@@ -196,8 +196,8 @@ def _rule_calls(
             first += chunk
         return calls
     # either form is the other's reference
-    name, rows = scan_form(case.T if not reference else 1 if case.T > 1 else STAGED_FROM, case.B)
-    return [bench.call(instance(kernel(name), D=c.gdn_dim, STATE=case.state, ROWS=rows), dims, buffers)]
+    name, form = scan_form(case.T if not reference else 2 if case.T > 1 else STAGED_FROM, case.B)
+    return [bench.call(instance(kernel(name), D=c.gdn_dim, STATE=case.state, **form), dims, buffers)]
 
 
 def _accuracy(

@@ -36,14 +36,14 @@ namespace chunk {
 __device__ inline lane::counted_t* counted(float* p) { return reinterpret_cast<lane::counted_t*>(p); }
 __device__ inline const lane::counted_t* counted(const float* p) { return reinterpret_cast<const lane::counted_t*>(p); }
 
-template <int D, bool STAGED>
+template <int D, bool STAGED, bool ONE>
 __global__ void __launch_bounds__(128)
 delta_rule_traffic(const float* qkv, int qkv_pitch, const float* alpha, const float* beta, float* state, const int* slot,
                    const int* position, const int* length, const int* replay, float* o, int o_pitch, int B, int HK, int HV,
                    float scale, int* counts /* [2] */) {
   lane::counts = counts;
-  scan::delta_rule<D, lane::counted_t, 8, STAGED>(qkv, qkv_pitch, alpha, beta, counted(state), slot, position, length, replay,
-                                                  o, o_pitch, B, HK, HV, scale);
+  scan::delta_rule<D, lane::counted_t, 8, STAGED, ONE>(qkv, qkv_pitch, alpha, beta, counted(state), slot, position, length,
+                                                       replay, o, o_pitch, B, HK, HV, scale);
 }
 
 template <int D, int CHUNK>
