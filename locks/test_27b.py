@@ -138,17 +138,21 @@ def held_bound(lane: str) -> Bound:
 class TestOracle:
     """A short prompt against float64, streamed layer by layer."""
 
-    @pytest.mark.parametrize("lane", ["a15", "a8", "q4"])
+    @pytest.mark.parametrize("lane", ["a15"])
     def test_logits_lie_within_the_bound_of_their_lanes_roundings(
         self, device: Device, lane: str, share: Share
     ) -> None:
         """Every logit behind four tokens, their rows, and best tokens up to a margin below both bounds.
+
+        Through 64 layers the roundings of A8 spread to more than the logits themselves, so that of a8 and q4 no such
+        bound says anything; the lock below holds them.
 
         Red: a fault that only the full widths show: a slice, a tile or an offset that a small model does not have.
         """
         with engine(device, Choice(lane, 1, 8, 1)) as e:
             logits = prompt_logits(e, SHORT).astype(np.float64)
         bound = held_bound(lane)
+        assert (bound.norm < np.linalg.norm(bound.truth, axis=-1) / 4).all(), "a bound that says little"
         assert_within(share, "a logit", logits, bound.truth, bound.reach)
         away, size = np.linalg.norm(logits - bound.truth), np.linalg.norm(bound.truth)
         assert share("rel_L2 of the logits", float(away / size), float(np.linalg.norm(bound.norm) / size)) <= 1
