@@ -115,12 +115,15 @@ def layout(work: Work, blocks: int, splits: int, band: int, share: float) -> dic
 
 
 def _warps(work: Work, splits: int, each: int, width: int) -> int:
-    """Two a unit of the band, so that a slice ends for all at once; for one slice a unit, or two of them."""
+    """Two a unit of the band, so that a slice ends for all at once; of one slice, one for one unit or two."""
     most = most_warps(work.words, work.cols)
     if splits == 1:
         return most if work.of_unit > 1 else min(most, 2 * width)
-    twice = work.of_unit == 1 and (work.light or work.chunks <= PART or work.cols == LARGE)
-    return min(most, ceil_div(each, 2) if twice else each)
+    if work.of_unit > 1:
+        return min(most, each)
+    if work.cols == LARGE:
+        return min(most, ceil_div(3 * each, 5))
+    return min(most, ceil_div(each, 2) if work.light or work.chunks <= PART else each)
 
 
 def _ring(work: Work, splits: int, chunks: int) -> tuple[int, int]:
