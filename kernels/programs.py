@@ -7,7 +7,7 @@ Rows are token-major: T tokens of B sequences, row t * B + b. Buffer names follo
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernels.attention_combine import LONG_CHUNKS
+from kernels.attention_combine import FAR_CHUNKS, LONG_CHUNKS
 from kernels.attention_form import Pass
 from kernels.attention_form import choose as choose_form
 from kernels.delta_chunk import pieces
@@ -274,8 +274,11 @@ def attend(
     yield launch(at + "attention.split", form.kernel, {**refs, **parts, "out": None}, given, **form.template)
     combine = {**{k: refs[k] for k in ("slot", "position", "length")}, **parts, "out": Ref("attention")}
     dims = {k: heads[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": sizes.chunks}
-    long = sizes.chunks >= LONG_CHUNKS
-    yield launch(at + "attention", "attention_combine", combine, dims, D=c.head_dim, LONG=long)
+    if sizes.chunks >= FAR_CHUNKS:
+        yield launch(at + "attention", "attention_combine_far", combine, dims, D=c.head_dim)
+    else:
+        long = sizes.chunks >= LONG_CHUNKS
+        yield launch(at + "attention", "attention_combine", combine, dims, D=c.head_dim, LONG=long)
 
 
 def mixer_out(s: Setting, i: int) -> Projection:

@@ -1,7 +1,7 @@
 """Locks of the attention room: every form of causal softmax attention writes one set of bits."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from kernels.attention import (
     CHUNK,
     static_bytes,
 )
-from kernels.attention_combine import ATTENTION_COMBINE
+from kernels.attention_combine import ATTENTION_COMBINE, ATTENTION_COMBINE_FAR
 from kernels.attention_form import Pass, choose
 from kernels.attention_prefill import PREFILL, PREFILL_SPLIT
 from kernels.catalogue import kernel
@@ -110,12 +110,11 @@ class Problem:
         parts = in_blocks(whole, blocks, kernel).run(device)
         where = {k: whole.inputs[k] for k in ("slot", "position", "length")}
         dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
-        shaped = [
-            self.shaped(Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": D, "LONG": long}).run(device)["out"])
-            for D, long in ((whole.template["D"], False), (whole.template["D"], True))
-        ]
-        assert_same_bits(*shaped, "one and several dims a lane")
-        return shaped[0]
+        D = int(whole.template["D"])
+        few, *more = [self.shaped(case.run(device)["out"]) for case in combinations(D, dims, {**parts, **where})]
+        for i, out in enumerate(more):
+            assert_same_bits(out, few, f"combination {i + 1} of more chunks")
+        return few
 
     def shaped(self, out: np.ndarray) -> np.ndarray:
         """Rows of a launch as [B, T, HQ, D]."""
@@ -202,6 +201,12 @@ def bound(p: Problem, b: int) -> np.ndarray:
 
 
 @pytest.mark.verify
+def combinations(D: int, dims: Mapping[str, int], inputs: Mapping[str, np.ndarray | None]) -> list[Case]:
+    """The launches that combine the same chunks: for few, for many and for very many."""
+    given = [Case(ATTENTION_COMBINE, dims, inputs, {"D": D, "LONG": long}) for long in (False, True)]
+    return [*given, Case(ATTENTION_COMBINE_FAR, dims, inputs, {"D": D})]
+
+
 class TestValue:
     """The kernel computes causal softmax attention."""
 
@@ -292,11 +297,11 @@ class TestContract:
 
         assert_same_bits(p.run(device), p.contract())
 
-    @pytest.mark.parametrize("chunks", [1, 2, 31, 32, 33, 70])
+    @pytest.mark.parametrize("chunks", [1, 2, 31, 32, 33, 70, 256, 513])
     def test_chunks_are_combined_ascending(self, device: Device, chunks: int) -> None:
         """Any number of chunks, with maxima that rise and fall, is combined one after the other.
 
-        Red: a maximum of a neighbour's chunk, the end of 32 chunks at once taken as the end of all.
+        Red: a maximum of a neighbour's chunk, the end of chunks that are taken at once for the end of all.
         """
         g, HQ, D = rng(25, chunks), 3, 64
         parts = normal(g, 1, HQ, chunks, D)
@@ -310,9 +315,9 @@ class TestContract:
             out = fma(out, a[..., None], parts[:, :, c] * b[..., None])
         dims = {"T": 1, "B": 1, "slots": 1, "HQ": HQ, "chunks": chunks}
         inputs = {"parts": parts, "summaries": summaries, **placed((0,), (chunks * CHUNK - 1,), (1,))}
-        for long in (False, True):
-            got = Case(ATTENTION_COMBINE, dims, inputs, {"D": D, "LONG": long}).run(device)["out"]
-            assert_same_bits(got, (out / total[..., None]).reshape(1, -1), f"long: {long}")
+        for i, case in enumerate(combinations(D, dims, inputs)):
+            got = case.run(device)["out"]
+            assert_same_bits(got, (out / total[..., None]).reshape(1, -1), f"combination {i}")
 
     @pytest.mark.parametrize("context", [1, 127, 128, pytest.param(4096, marks=full)])
     def test_contexts_of_case_18_are_the_contract(self, device: Device, context: int) -> None:

@@ -15,7 +15,7 @@ from kernels.attention import (
     ATTENTION_DEEP_CLUSTER,
     ATTENTION_SPLIT,
 )
-from kernels.attention_combine import ATTENTION_COMBINE
+from kernels.attention_combine import ATTENTION_COMBINE, ATTENTION_COMBINE_FAR
 from kernels.attention_prefill import PREFILL_SPLIT
 from kernels.catalogue import KERNELS
 from kernels.entry import Kernel
@@ -60,13 +60,14 @@ def split_case(whole: Case, kernel: Kernel) -> Case:
     return Case(kernel, {**whole.dims, "blocks": 2}, {**inputs, "out": None}, whole.template)
 
 
-def combine_case(context: int) -> Case:
+def combine_case(context: int, kernel: Kernel = ATTENTION_COMBINE) -> Case:
     """Any parts of chunks, combined."""
     T, chunks, g = max(LENGTHS), -(-(context + max(LENGTHS)) // 256), rng(18, context)
     parts = {"parts": normal(g, T * MOST, 2, chunks, 32), "summaries": np.abs(normal(g, T * MOST, 2, chunks, 2))}
     dims = {"T": T, "B": MOST, "slots": MOST + 1, "HQ": 2, "chunks": chunks}
     where = placed(range(MOST, 0, -1), positions(context), LENGTHS)
-    return Case(ATTENTION_COMBINE, dims, {**parts, **where}, {"D": 32, "LONG": False})
+    template = {"D": 32} | ({"LONG": False} if kernel is ATTENTION_COMBINE else {})
+    return Case(kernel, dims, {**parts, **where}, template)
 
 
 def staged_case(context: int) -> Case:
@@ -84,6 +85,7 @@ SEQUENCES: dict[str, Callable[[int], Case]] = {
     "attention_prefill": prefill_case,
     "attention_prefill_split": lambda context: split_case(prefill_case(context), PREFILL_SPLIT),
     "attention_combine": combine_case,
+    "attention_combine_far": lambda context: combine_case(context, ATTENTION_COMBINE_FAR),
     "conv": lambda context: test_conv.random_case(18, 32, positions(context), LENGTHS),
     "delta_chunk": lambda context: test_delta_chunk.problem(18, 32, positions(context), LENGTHS, T=4).case(4),
     "delta_rule": lambda context: test_delta_rule.random_case(18, 32, positions(context), LENGTHS),
