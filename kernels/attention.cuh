@@ -47,10 +47,17 @@ __device__ inline void load_staged(float (&x)[PER], const KV* row, int l) {
   }
 }
 
-// Keys, then values, of the chunks that a block of so many WARPS walks, in tiles of ROWS rows through a ring of STAGES in
-// shared memory. OWN: every warp has a ring of its own, for the 8 keys of a tile that it scores and the dims of all values
-// that it weighs, and waits for no other warp.
-template <int D, typename KV, int ROWS, int STAGES, int WARPS, bool OWN = false>
+// waits for the warps that share a stream: those of the block, or TEAMED those of one of its teams
+template <int WARPS, bool TEAMED>
+__device__ inline void meet_team() {
+  if constexpr (TEAMED) lane::named_barrier(1 + threadIdx.x / (32 * WARPS), 32 * WARPS);
+  else __syncthreads();
+}
+
+// Keys, then values, of the chunks that so many WARPS walk, in tiles of ROWS rows through a ring of STAGES in shared memory.
+// OWN: every warp has a ring of its own, for the 8 keys of a tile that it scores and the dims of all values that it weighs,
+// and waits for no other warp.
+template <int D, typename KV, int ROWS, int STAGES, int WARPS, bool OWN = false, bool TEAMED = false>
 struct Stream {
   static constexpr int SLICE = D / WARPS, TILE = OWN ? ROWS * SLICE : ROWS * D;
   static_assert(!OWN || ROWS == GROUP * WARPS, "attention: a warp with a ring of its own scores 8 keys of a tile");
@@ -58,61 +65,87 @@ struct Stream {
   KV* ring;                 // [STAGES, TILE]
   const KV *keys, *values;  // position 0 of the sequence's head
   int last, chunk, stride;  // the last position that any query sees; chunks chunk, chunk + stride, ...
-  int row, issue_stage, take_stage;  // 0
-  bool of_values;                    // false
+  const KV* from;           // what this thread copies first of the next tile
+  int left;                 // rows from there to the end of the chunk; none behind the last chunk
+  int issue_stage, take_stage;
+  int thread;               // of those that share the stream
+  bool of_values;
 
-  __device__ void start() {
+  __device__ Stream(KV* ring, const KV* keys, const KV* values, int last, int chunk, int stride)
+      : ring(ring), keys(keys), values(values), last(last), chunk(chunk), stride(stride), issue_stage(0), take_stage(0),
+        thread(TEAMED ? threadIdx.x % (32 * WARPS) : threadIdx.x) {
+    turn(false);
+#pragma unroll 1
     for (int i = 0; i < STAGES - 1; ++i) issue();
+  }
+
+  // to the keys of a chunk, or to its values
+  __device__ void turn(bool to_values) {
+    of_values = to_values;
+    left = seen_of(last, chunk);
+    from = (of_values ? values : keys) + static_cast<long long>(chunk) * CHUNK * D + mine();
   }
 
   // begins to copy the next tile, if there is one
   __device__ void issue() {
-    const int most = seen_of(last, chunk);
-    if (row < most) {
-      const KV* const from = of_values ? values : keys;
-      copy(ring + issue_stage * TILE, from + (static_cast<long long>(chunk) * CHUNK + row) * D, most - row);
-      row += ROWS;
-      if (row >= most) chunk += of_values ? stride : 0, of_values = !of_values, row = 0;
+    if (left > 0) {
+      copy(ring + issue_stage * TILE);
+      from += ROWS * D, left -= ROWS;
+      if (left <= 0) {
+        if (of_values) chunk += stride;
+        turn(!of_values);
+      }
     }
     lane::cp_async_commit();
     issue_stage = issue_stage + 1 < STAGES ? issue_stage + 1 : 0;
   }
 
-  __device__ void copy(KV* to, const KV* from, int rows) const {
-    const int w = threadIdx.x / 32, l = threadIdx.x % 32;
-    if constexpr (!OWN) copy_rows<ROWS, D, WARPS>(to, from, rows, threadIdx.x);
-    else if (of_values) copy_rows<ROWS, SLICE, 1>(to, from + w * SLICE, rows, l);
-    else copy_rows<GROUP, D, 1>(to, from + w * GROUP * D, rows - w * GROUP, l);
+  // Pieces of 16 bytes that a run of lanes copies of a row, and the rows that are copied at once. A thread's piece of a row
+  // stays the same.
+  static constexpr int PIECE = Row<D, KV>::PIECE;
+  template <int WIDTH>
+  static constexpr int LANES = WIDTH / PIECE < 32 ? WIDTH / PIECE : 32;
+  template <int WIDTH>
+  static constexpr int PASS = (OWN ? 1 : WARPS) * 32 / LANES<WIDTH>;
+
+  __device__ int mine() const {
+    const int w = thread / 32, l = thread % 32;
+    if constexpr (!OWN) return thread / LANES<D> * D + thread % LANES<D> * PIECE;
+    else if (of_values) return w * SLICE + l / LANES<SLICE> * D + l % LANES<SLICE> * PIECE;
+    else return w * GROUP * D + l % LANES<D> * PIECE;
   }
 
-  // up to COUNT rows of WIDTH elements by so many warps; a thread's piece of a row stays the same
-  template <int COUNT, int WIDTH, int BY>
-  __device__ static void copy_rows(KV* to, const KV* from, int rows, int thread) {
-    constexpr int PIECE = Row<D, KV>::PIECE, PIECES = WIDTH / PIECE, LANES = PIECES < 32 ? PIECES : 32, PASS = BY * 32 / LANES;
-    const int mine = thread / LANES, piece = thread % LANES;
-    to += mine * WIDTH + (WIDTH == D ? Row<D, KV>::place(piece) : piece) * PIECE, from += mine * D + piece * PIECE;
-    if (rows >= COUNT && COUNT % PASS == 0) {
+  __device__ void copy(KV* to) const {
+    if constexpr (!OWN) copy_rows<ROWS, D>(to, left, thread);
+    else if (of_values) copy_rows<ROWS, SLICE>(to, left, thread % 32);
+    else copy_rows<GROUP, D>(to, left - thread / 32 * GROUP, thread % 32);
+  }
+
+  // up to COUNT rows of WIDTH elements
+  template <int COUNT, int WIDTH>
+  __device__ void copy_rows(KV* to, int rows, int by) const {
+    constexpr int BY = LANES<WIDTH>, EACH = PASS<WIDTH>, BYTES = sizeof(KV);
+    const int row = by / BY, piece = by % BY;
+    to += row * WIDTH + (WIDTH == D ? Row<D, KV>::place(piece) : piece) * PIECE;
 #pragma unroll
-      for (int r = 0; r < COUNT; r += PASS) copy_row<PIECES, LANES>(to + r * WIDTH, from + r * D);
-    } else {
+    for (int k = 0; k < WIDTH / PIECE; k += BY) {
+      if (rows >= COUNT) {
+        lane::cp_async16_run<COUNT / EACH, EACH * WIDTH * BYTES, EACH * D * BYTES>(to + k * PIECE, from + k * PIECE);
+        constexpr int WHOLE = COUNT / EACH * EACH;
+        if (row < COUNT - WHOLE) lane::cp_async16(to + WHOLE * WIDTH + k * PIECE, from + WHOLE * D + k * PIECE);
+      } else {
 #pragma unroll 1
-      for (int r = mine; r < (rows < COUNT ? rows : COUNT); r += PASS, to += PASS * WIDTH, from += PASS * D)
-        copy_row<PIECES, LANES>(to, from);
+        for (int r = 0; row + r < (rows < COUNT ? rows : COUNT); r += EACH)
+          lane::cp_async16(to + r * WIDTH + k * PIECE, from + r * D + k * PIECE);
+      }
     }
-  }
-
-  template <int PIECES, int LANES>
-  __device__ static void copy_row(KV* to, const KV* from) {
-    constexpr int PIECE = Row<D, KV>::PIECE;
-#pragma unroll
-    for (int k = 0; k < PIECES; k += LANES) lane::cp_async16(to + k * PIECE, from + k * PIECE);
   }
 
   // the next tile, whole and seen by all who read it; they have done with the one before
   __device__ const KV* take() {
     lane::cp_async_wait<STAGES - 2>();
     if constexpr (OWN) __syncwarp();
-    else __syncthreads();
+    else meet_team<WARPS, TEAMED>();
     issue();
     const KV* const tile = ring + take_stage * TILE;
     take_stage = take_stage + 1 < STAGES ? take_stage + 1 : 0;
@@ -136,9 +169,13 @@ __device__ inline Summary exponentiate(float* e, int seen) {
   }
   top = lane::warp_max_nan(finite ? top : lane::from_bits(lane::QUIET_NAN));
   float sum = 0.0f;
+  // no branch an element: eight exponentials take little longer than one. Those that are not seen add nothing.
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (l * 8 + i < seen) x[i] = lane::exp(x[i] - top), sum = sum + x[i];
+  for (int i = 0; i < 8; ++i) {
+    const float weight = lane::exp(x[i] - top);
+    x[i] = l * 8 + i < seen ? weight : 0.0f;
+    sum = sum + x[i];
+  }
   sum = lane::warp_sum(sum);
 #pragma unroll
   for (int i = 0; i < 8; i += 4) *reinterpret_cast<float4*>(e + l * 8 + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);

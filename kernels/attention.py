@@ -7,13 +7,12 @@ from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div, row_pitch, ro
 from kernels.sequences import CHUNK_RULES, CONTEXT, HEAD_DIMS, SEQUENCES, head_multiple, token_dims
 
 CHUNK = 256
-WARPS, DEEP_WARPS = 4, 8  # of a block: several blocks an SM, or one with a deep ring
+WARPS = 4  # that share tiles: of a block, or of a team of one
 GROUP = 8  # positions that a warp scores at once
 MOST_CLUSTER = 8  # blocks
-MOST_RING = 196608  # bytes of a deep ring
+LINE = 128  # bytes that tiles in shared memory are aligned to
 CACHE = ("slots", "HKV", "context", "D")
 TILES = (1, 2, 3, 4, 6, 8)  # queries of a block: G query heads of one KV head over Q / G tokens
-DEEP_TILES = (1, 2, 3)
 KV = Param("KV", ("f32", "f16"))
 PARTS = ("rows", "HQ", "chunks", "D")
 SUMMARIES = ("rows", "HQ", "chunks", 2)
@@ -38,31 +37,40 @@ def _derive(dims: Dims) -> dict[str, Value]:
 derive = token_dims(_derive)
 
 
-def ring_bytes(D: int, kv: str, warps: int) -> int:
+def ring_bytes(D: int, kv: str) -> int:
     """Shared memory of the tiles that are on the way, as attention.cu counts them."""
-    rows = GROUP * warps
-    tile = rows * D * (2 if kv == "f16" else 4)
-    stages = (3 if tile <= 1 << 14 else 2) if warps == WARPS else min(MOST_RING // tile, 2 * CHUNK // rows)
-    return tile * stages
+    tile = GROUP * WARPS * D * (2 if kv == "f16" else 4)
+    return tile * (3 if tile <= 1 << 14 else 2)
 
 
-def static_bytes(D: int, Q: int, warps: int) -> int:
-    """Shared memory that attention.cu declares: exponentials in rows of 264, and what is said of each query."""
-    shares = 32 * warps // (D // 2)
-    return ceil_div(Q, shares) * shares * (CHUNK + 8) * 4 + Q * 16
+def static_bytes(D: int, Q: int, count: int = 1) -> int:
+    """Shared memory that attention.cu declares: exponentials of teams in rows of 264, and what is said of a query."""
+    shares = 32 * WARPS // (D // 2)
+    used = count * (ceil_div(Q, shares) * shares * (CHUNK + 8) * 4 + Q * 16) + Q * 8 + 4
+    return ceil_div(used, LINE) * LINE
+
+
+def teams(Q: int, kv: str) -> int:
+    """Teams of four warps of one block, for which there are registers."""
+    return 2 if Q > 6 else 3 if kv == "f32" else 4
+
+
+def team_bytes(D: int, Q: int, kv: str) -> int:
+    """Shared memory of a block of teams, its declared part included."""
+    return ring_bytes(D, kv) * teams(Q, kv) + Q * D * 4 + static_bytes(D, Q, teams(Q, kv))
 
 
 def _geometry(dims: Dims, blocks: int) -> Geometry:
-    Q, D, warps = (int(dims[n]) for n in ("Q", "D", "WARPS"))
+    Q, D, kv = int(dims["Q"]), int(dims["D"]), str(dims["KV"])
     tiles = ceil_div(int(dims["T"]), Q // int(dims["G"])) * int(dims["B"])
-    cluster = bool(dims["CLUSTER"])
+    cluster, count = bool(dims["CLUSTER"]), teams(Q, kv) if dims["TEAMED"] else 1
     running = Q * D * 4 if blocks == 1 and not cluster else 0
     # at least `shared`: a block that asks for more than it needs is never one too many on an SM
-    smem = max(ring_bytes(D, str(dims["KV"]), warps) + running, int(dims["shared"]))
+    smem = max(ring_bytes(D, kv) * count + running, int(dims["shared"]))
     walks = tiles * (int(dims["HQ"]) // int(dims["G"]))
     if cluster:
-        return Geometry((walks * blocks, 1, 1), (32 * warps, 1, 1), smem, blocks)
-    return Geometry((walks, 1, blocks), (32 * warps, 1, 1), smem)
+        return Geometry((walks * blocks, 1, 1), (32 * WARPS, 1, 1), smem, blocks)
+    return Geometry((walks, 1, blocks), (32 * WARPS * count, 1, 1), smem)
 
 
 RULES = (
@@ -105,11 +113,10 @@ ARGS: tuple[Buffer | Scalar, ...] = (
 def _attention(
     name: str,
     blocks: Callable[[Dims], int],
-    tiles: tuple[int, ...],
-    warps: int,
     *rules: Rule,
     doc: str,
     cluster: bool = False,
+    teamed: bool = False,
 ) -> Kernel:
     """An entry of the one source: one block along the context writes `out`, more write `parts` and `summaries`."""
     return Kernel(
@@ -117,7 +124,7 @@ def _attention(
         room="attention",
         symbol="attention",
         dependent=True,
-        params=(HEAD_DIMS, Param("Q", tiles), KV, Param("WARPS", (warps,)), Param("CLUSTER", (cluster,))),
+        params=(HEAD_DIMS, Param("Q", TILES), KV, Param("CLUSTER", (cluster,)), Param("TEAMED", (teamed,))),
         args=ARGS,
         geometry=lambda dims: _geometry(dims, blocks(dims)),
         derive=derive,
@@ -126,8 +133,8 @@ def _attention(
             whole_tokens("Q", "queries"),
             *rules,
         ),
-        archs=("sm_90a",) if cluster else ALL_ARCHS,
-        limits={"registers": 255, "smem": 20480, **IN_REGISTERS},
+        archs=("sm_90a",) if cluster or teamed else ALL_ARCHS,
+        limits={"registers": 255, "smem": 36864 if teamed else 20480, **IN_REGISTERS},
         doc=doc,
     )
 
@@ -135,54 +142,30 @@ def _attention(
 ATTENTION = _attention(
     "attention",
     lambda _: 1,
-    TILES,
-    WARPS,
     doc="Causal softmax attention: a block walks the chunks of 256 positions for G heads and Q / G tokens.",
 )
-
-SHARED_CONTEXT = between("blocks", 2, GRID_Y, "the blocks along a context; one alone writes the output")
 
 ATTENTION_SPLIT = _attention(
     "attention_split",
     lambda d: int(d["blocks"]),
-    TILES,
-    WARPS,
-    SHARED_CONTEXT,
+    between("blocks", 2, GRID_Y, "the blocks along a context; one alone writes the output"),
     doc="The same with blocks along the context: outputs, maximum and sum of each chunk go to scratch.",
-)
-
-ATTENTION_DEEP = _attention(
-    "attention_deep_split",
-    lambda d: int(d["blocks"]),
-    DEEP_TILES,
-    DEEP_WARPS,
-    SHARED_CONTEXT,
-    doc="The same with a deep ring and more warps a block, for so few blocks that each has an SM to itself.",
-)
-
-CLUSTERED = (
-    between("blocks", 2, MOST_CLUSTER, "the blocks of a cluster, one a chunk"),
-    Rule(lambda d: int(d["blocks"]) >= int(d["chunks"]), "blocks = {blocks} of a cluster do not take {chunks} chunks"),
 )
 
 ATTENTION_CLUSTER = _attention(
     "attention_cluster",
     lambda d: int(d["blocks"]),
-    TILES,
-    WARPS,
-    *CLUSTERED,
+    between("blocks", 2, MOST_CLUSTER, "the blocks of a cluster, one a chunk"),
+    Rule(lambda d: int(d["blocks"]) >= int(d["chunks"]), "blocks = {blocks} of a cluster do not take {chunks} chunks"),
     doc="The same with a block a chunk, which combine their chunks in the shared memory of their cluster.",
     cluster=True,
 )
 
-ATTENTION_DEEP_CLUSTER = _attention(
-    "attention_deep_cluster",
-    lambda d: int(d["blocks"]),
-    DEEP_TILES,
-    DEEP_WARPS,
-    *CLUSTERED,
-    doc="The same with a deep ring and more warps a block.",
-    cluster=True,
+ATTENTION_TEAMS = _attention(
+    "attention_teams",
+    lambda _: 1,
+    doc="The same with a block of several teams, which walk the chunks by turns and combine them in their order.",
+    teamed=True,
 )
 
-KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_DEEP, ATTENTION_CLUSTER, ATTENTION_DEEP_CLUSTER)
+KERNELS = (ATTENTION, ATTENTION_SPLIT, ATTENTION_CLUSTER, ATTENTION_TEAMS)

@@ -5,7 +5,7 @@ Every form writes the same bits, so this is a choice of speed alone.
 
 from dataclasses import dataclass
 
-from kernels.attention import CHUNK, DEEP_TILES, MOST_CLUSTER, MOST_RING, TILES, WARPS, ring_bytes, static_bytes
+from kernels.attention import CHUNK, MOST_CLUSTER, TILES, ring_bytes, static_bytes, team_bytes
 from kernels.attention_prefill import TOKENS, WIDTHS, shared_bytes
 from kernels.entry import Value
 from kernels.lowering import Machine
@@ -14,8 +14,10 @@ from kernels.tuning import Tuning
 
 #: Most bytes of scratch that chunks of a shared context may take.
 MOST_PARTS = 1 << 30
-#: Shared memory that the driver takes of every block; what a deep ring asks of a block, exponentials included.
-RESERVED, DEEP_SHARED = 1024, MOST_RING + 8192
+#: Shared memory that the driver takes of every block.
+RESERVED = 1024
+#: Blocks of teams, one an SM: of so many SMs at most one may have none.
+EVEN = 3
 #: Prefill blocks on an SM at once: their registers.
 PREFILL_BLOCKS = 2
 
@@ -65,8 +67,7 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
     """The form of a pass. Pure and total for head counts that divide each other."""
     if tuning.attention_prefill <= p.T:
         return _prefill(p, machine)
-    # one head a block reads a row once for each head that shares it: 14.1 us a layer, two heads 11.5 (H200, one stream
-    # of the 27B at context 640)
+    # one head a block reads a row once for each head that shares it
     heads = [G for G in range(2, p.ratio + 1) if p.ratio % G == 0 and G in TILES] or [1]
     shapes = [(G, Q) for G in heads for Q in TILES if Q % G == 0]
     if tuning.attention_heads in TILES and p.ratio % tuning.attention_heads == 0:
@@ -80,8 +81,13 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
         return max(0, wanted - walks * p.chunks), walks * (shape[1] + 2)
 
     G, Q = min(shapes, key=cost)
-    walks, sms, static = p.walks(G, Q // G), machine.multiprocessors, static_bytes(p.D, Q, WARPS)
-    most = min(tuning.attention_blocks, machine.shared_per_block // (ring_bytes(p.D, p.kv, WARPS) + static + RESERVED))
+    walks, sms, static = p.walks(G, Q // G), machine.multiprocessors, static_bytes(p.D, Q)
+    waves = ceil_div(walks, sms) * sms
+    teamed = tuning.attention_teams and machine.arch == "sm_90a" and p.chunks > 1
+    even = walks * EVEN >= waves * (EVEN - 1)
+    if teamed and even and machine.shared_per_block >= team_bytes(p.D, Q, p.kv):
+        return Form("attention_teams", {"D": p.D, "Q": Q, "KV": p.kv}, {"G": G}, 1, parts=False)
+    most = min(tuning.attention_blocks, machine.shared_per_block // (ring_bytes(p.D, p.kv) + static + RESERVED))
     blocks = _blocks(p, walks, sms * max(1, most))
     clustered = tuning.attention_cluster and machine.arch == "sm_90a" and 2 <= p.chunks <= MOST_CLUSTER
     if clustered and walks * p.chunks <= sms * most:
@@ -89,11 +95,9 @@ def choose(p: Pass, machine: Machine, tuning: Tuning) -> Form:
     else:
         clustered = False
     here = ceil_div(walks * blocks, sms)
-    if tuning.attention_deep and here == 1 < blocks and Q in DEEP_TILES and machine.shared_per_block >= DEEP_SHARED:
-        return _form("attention_deep", p, {"Q": Q}, {"G": G}, blocks, clustered)
     # launches overlap: blocks come where others end, and would crowd on the SMs that end first
-    even = 0 if here >= most or machine.is_host else machine.shared_per_block // here - static - RESERVED
-    return _form("attention", p, {"Q": Q}, {"G": G, "shared": even // 128 * 128}, blocks, clustered)
+    spread = 0 if here >= most or machine.is_host else machine.shared_per_block // here - static - RESERVED
+    return _form("attention", p, {"Q": Q}, {"G": G, "shared": spread // 128 * 128}, blocks, clustered)
 
 
 def _prefill(p: Pass, machine: Machine) -> Form:

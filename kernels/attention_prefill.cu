@@ -75,9 +75,11 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
                   float* __restrict__ parts /* [T, B, HQ, chunks, D] */,
                   float* __restrict__ summaries /* [T, B, HQ, chunks, 2] */, int B, int G, int HQ, int HKV, int context,
                   int chunks, float scale) {
-  lane::overlap_launches();
+  // the next launch is not admitted yet: its blocks would crowd on the SMs that are left first, and run unevenly
+  lane::await_launches_before();
   constexpr int PER = lane::Head<D>::PER;
-  DYNAMIC_SHARED(KV, ring);
+  DYNAMIC_SHARED_ALIGNED(128, KV, shared);
+  KV* const ring = lane::kept(shared);
   // the warp as one value of all lanes: the compiler then knows that they branch alike, and moves shuffles among products
   const int w = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), l = threadIdx.x % 32;
   float* const e = reinterpret_cast<float*>(ring + STAGES<D, KV> * ROWS * D) + w * TOKENS * E_PITCH;
@@ -86,14 +88,14 @@ attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
   // the first half of the blocks takes the long contexts, longest first, the second half the short ones, shortest first
   const int longer = (tiles + 1) / 2, tile = W / G * TOKENS;
   const int begin = (order < longer ? tiles - 1 - order : order - longer) * tile;
-  if (slot[b] < 0 || begin >= length[b]) return;
-  const int last = position[b] + (begin + tile < length[b] ? begin + tile : length[b]) - 1;
+  const int place = slot[b], start = position[b];
+  if ((place < 0) | (begin >= length[b]) | (start < 0)) return;  // not one wait for each
+  const int last = start + (begin + tile < length[b] ? begin + tile : length[b]) - 1;
   const int t_all = begin + w / G * TOKENS, left = length[b] - t_all, tokens = left < 0 ? 0 : left < TOKENS ? left : TOKENS;
-  const int standing_all = position[b] + t_all, h = kv * (HQ / HKV) + blockIdx.x % groups * G + w % G;
-  const long long home = (static_cast<long long>(slot[b]) * HKV + kv) * context * D;
+  const int standing_all = start + t_all, h = kv * (HQ / HKV) + blockIdx.x % groups * G + w % G;
+  const long long home = (static_cast<long long>(place) * HKV + kv) * context * D;
   Stream<D, KV, ROWS, STAGES<D, KV>, W> stream{ring, keys + home, values + home, last, static_cast<int>(blockIdx.z),
-                                            static_cast<int>(gridDim.z), 0, 0, 0, false};
-  stream.start();
+                                            static_cast<int>(gridDim.z)};
 
   Summary all{0.0f, 0.0f};  // of token l
   for (int c = blockIdx.z; c * CHUNK <= last; c += gridDim.z) {

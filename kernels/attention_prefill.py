@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kernels.attention import ARGS, CHUNK, KV, RULES, WARPS, derive, ring_bytes, whole_tokens
+from kernels.attention import ARGS, CHUNK, KV, RULES, derive, ring_bytes, whole_tokens
 from kernels.entry import Dims, Geometry, Kernel, Param, Rule
 from kernels.rules import GRID_Y, IN_REGISTERS, between, ceil_div
 from kernels.sequences import HEAD_DIMS
@@ -14,7 +14,7 @@ E_PITCH = CHUNK + 4
 
 def shared_bytes(D: int, kv: str, W: int) -> int:
     """Shared memory of a block: the tiles that are on the way, and the scores of its tokens."""
-    return ring_bytes(D, kv, WARPS) + W * TOKENS * E_PITCH * 4
+    return ring_bytes(D, kv) + W * TOKENS * E_PITCH * 4
 
 
 def _geometry(dims: Dims, blocks: int) -> Geometry:

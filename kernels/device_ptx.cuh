@@ -110,6 +110,17 @@ __device__ __forceinline__ void cp_async4(void* shared, const void* global, int 
                : "memory");
 }
 
+// COUNT pieces, TO bytes apart there and FROM bytes apart here: all of two addresses, by offsets that instructions have room for
+template <int COUNT, int TO, int FROM>
+__device__ __forceinline__ void cp_async16_run(void* shared, const void* global) {
+  unsigned to = ptx::shared_address(shared);
+  asm volatile("" : "+r"(to), "+l"(global));
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * TO), "l"(static_cast<const char*>(global) + i * FROM)
+                 : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // all groups but the newest PENDING are complete for this thread; others see them after a barrier
@@ -232,6 +243,15 @@ __device__ __forceinline__ float warp_max_nan(float x) {
 __device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+
+// The same of an address in shared memory. From Hopper on the compiler asks for the block's place in its cluster wherever it
+// finds such an address anew, and waits for the answer.
+template <class T>
+__device__ __forceinline__ T* kept(T* shared) {
+  unsigned address = ptx::shared_address(shared);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
 // maximum() of two sizes: neither is negative, not even a zero, so that one instruction is it

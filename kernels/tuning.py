@@ -41,8 +41,8 @@ class Tuning:
     attention_blocks: blocks of decode attention that stay on an SM at once; along the context there are no more.
     attention_heads: query heads that share a KV head's rows in a block (0: by the rules).
     attention_units: decode attention shares less until every four SMs have so many chunks of work.
-    attention_deep: where blocks of attention are fewer than SMs each takes a deep ring of tiles.
     attention_cluster: on Hopper, blocks that share a short context combine their chunks in shared memory.
+    attention_teams: on Hopper, where blocks of attention are about as many as SMs several teams of warps share a block.
     attention_prefill: from so many tokens on attention takes the prefill kernel.
     """
 
@@ -59,8 +59,8 @@ class Tuning:
     attention_blocks: int = 4
     attention_heads: int = 0
     attention_units: int = 4
-    attention_deep: bool = True
     attention_cluster: bool = True
+    attention_teams: bool = True
     attention_prefill: int = 8
 
     def __post_init__(self) -> None:

@@ -197,11 +197,11 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "attention: a warp with a ring of its own scores 8 keys of a tile",
         "attention.cuh",
-        code="__global__ void forbidden() { Stream<256, float, 64, 2, 4, true> tiles; tiles.row = 0; }\n",
+        code="__global__ void forbidden() { Stream<256, float, 64, 2, 4, true> tiles; tiles.left = 0; }\n",
     ),
     Refusal(
         "attention: queries of a block are a power of two, or two of them",
         "attention.cu",
-        expression="attention<32, 7, float, 4, false>",
+        expression="attention<32, 7, float, false, false>",
     ),
 )

@@ -11,14 +11,14 @@ from harness.device import Device
 from kernels.attention import (
     ATTENTION,
     ATTENTION_CLUSTER,
-    ATTENTION_DEEP,
-    ATTENTION_DEEP_CLUSTER,
     ATTENTION_SPLIT,
+    ATTENTION_TEAMS,
     CHUNK,
     static_bytes,
+    teams,
 )
 from kernels.attention_combine import ATTENTION_COMBINE, ATTENTION_COMBINE_FAR
-from kernels.attention_form import Pass, choose
+from kernels.attention_form import Form, Pass, choose
 from kernels.attention_prefill import PREFILL, PREFILL_SPLIT
 from kernels.catalogue import kernel
 from kernels.entry import Geometry, Kernel, buffer_extent, instance, resolve
@@ -84,7 +84,8 @@ class Problem:
         """The problem as one launch of a form, by name."""
         whole = self.case(2)
         split = in_blocks(whole, 2, ATTENTION_SPLIT)
-        return {"whole": whole, "split": split, "cluster": self.clustered(8, 2), "prefill": self.prefill(2, 2)}[name]
+        forms = {"whole": whole, "split": split, "cluster": self.clustered(8, 2), "teams": self.teamed(2)}
+        return {**forms, "prefill": self.prefill(2, 2)}[name]
 
     def run(self, device: Device, G: int = 1, Q: int | None = None) -> np.ndarray:
         """The output [B, T, HQ, D]."""
@@ -94,16 +95,23 @@ class Problem:
         """The same by the kernel for many tokens."""
         return self.shaped(self.prefill(G, W).run(device)["out"])
 
-    def run_split(
-        self, device: Device, blocks: int, G: int = 1, Q: int | None = None, kernel: Kernel = ATTENTION_SPLIT
-    ) -> np.ndarray:
+    def run_split(self, device: Device, blocks: int, G: int = 1, Q: int | None = None) -> np.ndarray:
         """The same with blocks along the context, then combined."""
-        return self.combined(device, self.case(G, Q), blocks, kernel)
+        return self.combined(device, self.case(G, Q), blocks, ATTENTION_SPLIT)
 
-    def clustered(self, blocks: int, G: int = 1, Q: int | None = None, kernel: Kernel = ATTENTION_CLUSTER) -> Case:
+    def clustered(self, blocks: int, G: int = 1, Q: int | None = None) -> Case:
         """The problem as one launch of clusters of so many blocks."""
         whole = self.case(G, Q)
-        return Case(kernel, {**whole.dims, "blocks": blocks}, whole.inputs, whole.template)
+        return Case(ATTENTION_CLUSTER, {**whole.dims, "blocks": blocks}, whole.inputs, whole.template)
+
+    def teamed(self, G: int = 1, Q: int | None = None) -> Case:
+        """The problem as one launch of blocks of several teams."""
+        whole = self.case(G, Q)
+        return Case(ATTENTION_TEAMS, whole.dims, whole.inputs, whole.template)
+
+    def run_teams(self, device: Device, G: int = 1, Q: int | None = None) -> np.ndarray:
+        """The output of that launch."""
+        return self.shaped(self.teamed(G, Q).run(device)["out"])
 
     def combined(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> np.ndarray:
         """A form with blocks along the context in place of one that walks it whole, and the combination."""
@@ -244,7 +252,7 @@ class TestLongContexts:
 
         assert_same_bits(got, p.contract())
         assert_same_bits(p.run_split(device, 7, G=2), got, "split")
-        assert_same_bits(p.run_split(device, 7, G=1, kernel=ATTENTION_DEEP), got, "deep")
+        assert_same_bits(p.run_teams(device, G=2), got, "teams")
         assert_same_bits(p.run_prefill(device, 2, 2), got, "prefill")
         assert_same_bits(p.combined(device, p.prefill(1, 2), 5, PREFILL_SPLIT), got, "split prefill")
 
@@ -391,21 +399,21 @@ class TestForms:
         one = p.run(device)
 
         assert_stored_once(device, p.clustered(3, 3, 6))
-        for blocks, G, Q in ((3, 3, 6), (4, 1, 1)):
+        for blocks, G, Q in ((3, 3, 6), (4, 1, 1), (8, 1, 2)):
             assert_same_bits(p.shaped(p.clustered(blocks, G, Q).run(device)["out"]), one, f"{blocks} blocks of {Q}")
-        for blocks, G, Q in ((3, 3, 3), (8, 1, 2)):
-            deep = p.clustered(blocks, G, Q, ATTENTION_DEEP_CLUSTER).run(device)["out"]
-            assert_same_bits(p.shaped(deep), one, f"{blocks} deep blocks of {Q}")
 
     @WIDTHS
     @CACHES
-    def test_a_deep_ring_does_not_matter(self, device: Device, D: int, kv: str) -> None:
-        """Eight warps and a ring of many stages give the bits of four and a few. Red: a stage filled while read."""
-        p = problem(24, D, (700, 255), (2, 1), heads=(3, 1), kv=kv)
+    def test_teams_do_not_matter(self, device: Device, D: int, kv: str) -> None:
+        """Teams that share a block and take chunks by turns give the bits of one, some without a chunk.
+
+        Red: a team that does not wait for the chunk before its own.
+        """
+        p = problem(28, D, (1540, 255, 3), (2, 3, 1), heads=(6, 2), kv=kv)
         one = p.run(device)
 
-        for G, Q in ((1, 1), (1, 2), (3, 3)):
-            assert_same_bits(p.run_split(device, 2, G, Q, ATTENTION_DEEP), one, f"G = {G}, Q = {Q}")
+        for G, Q in ((3, 6), (1, 1), (1, 8)):
+            assert_same_bits(p.run_teams(device, G, Q), one, f"G = {G}, Q = {Q}")
 
     @CACHES
     @pytest.mark.parametrize(("G", "Q"), [(1, 1), (1, 8), (2, 4), (2, 6)])
@@ -505,7 +513,7 @@ class TestInvariance:
             p = problem(16, 256, (600, 255, 0), (4, 3, 1), heads=(12, 2), kv=kv)
             assert_same_bits(p.run(cuda, 6), p.run(host, 6))
             assert_same_bits(p.run_split(cuda, 3, 2, 4), p.run(host, 6))
-            assert_same_bits(p.run_split(cuda, 3, 3, 3, ATTENTION_DEEP), p.run(host, 6))
+            assert_same_bits(p.run_teams(cuda, 3, 6), p.run(host, 6))
             assert_same_bits(p.run_prefill(cuda, 6, 6), p.run(host, 6))
 
 
@@ -567,7 +575,7 @@ class TestOffsets:
 
         assert buffer_extent(keys, full_dims) == 16 * 4 * 262144 * 256 > 2**31
 
-    @pytest.mark.parametrize("form", ["whole", "split", "cluster", "prefill"])
+    @pytest.mark.parametrize("form", ["whole", "split", "cluster", "teams", "prefill"])
     def test_the_last_slots_of_a_full_cache_give_the_same_bits(self, device: Device, form: str) -> None:
         """Slots of the 27B behind 2^31 elements of keys, and as many of values, are slots like any other.
 
@@ -577,7 +585,7 @@ class TestOffsets:
 
         assert_same_far_away(device, p.form(form), slots=2**31 // (4 * 2048 * 256) + 8)
 
-    @pytest.mark.parametrize("form", ["whole", "cluster", "prefill"])
+    @pytest.mark.parametrize("form", ["whole", "cluster", "teams", "prefill"])
     @pytest.mark.parametrize("pitch", ["queries_pitch", "out_pitch"])
     def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str, form: str) -> None:
         """Tokens 2^28 elements apart, the last of them behind 2^31. Red: a row times its pitch in an int."""
@@ -616,18 +624,33 @@ def chosen(T: int, B: int, context: int, tuning: Tuning | None = None) -> tuple[
     return form.kernel, {k: int(v) for k, v in {**form.template, **form.dims}.items() if k not in ("D", "KV", "shared")}
 
 
+def declared(form: Form) -> int:
+    """Shared memory that a form's kernel declares."""
+    D, Q, kv = int(form.template["D"]), int(form.template["Q"]), str(form.template["KV"])
+    return static_bytes(D, Q, teams(Q, kv) if form.kernel == "attention_teams" else 1)
+
+
 class TestForm:
     """The form of a pass is chosen by what its work leaves of the device."""
 
     def test_full_machine_shares_every_row(self) -> None:
         """Where there is work for every SM six heads read a row together, by as many blocks as stay. Red: G of one."""
-        assert chosen(1, 32, 8192) == ("attention_split", {"Q": 6, "G": 6, "blocks": 4})
+        alone = Tuning(attention_teams=False)
+
+        assert chosen(1, 32, 8192, alone) == ("attention_split", {"Q": 6, "G": 6, "blocks": 4})
         assert chosen(1, 1, 131072) == ("attention_split", {"Q": 6, "G": 6, "blocks": 132})
-        assert chosen(1, 256, 640) == ("attention", {"Q": 6, "G": 6})
+        assert chosen(1, 256, 640, alone) == ("attention", {"Q": 6, "G": 6})
+
+    def test_blocks_as_many_as_processors_have_teams(self) -> None:
+        """128 blocks for 132 SMs, or twice as many, have several teams each; fewer leave SMs to other forms. Red: a
+        block of one team alone on its SM.
+        """
+        assert all(chosen(1, B, 8192) == ("attention_teams", {"Q": 6, "G": 6}) for B in (32, 64))
+        assert chosen(1, 40, 8192)[0] == "attention_split"
 
     def test_empty_machine_shares_less(self) -> None:
-        """One sequence at a short context takes a block two heads and chunk, a deep ring. Red: 12 blocks at work."""
-        assert chosen(1, 1, 640) == ("attention_deep_cluster", {"Q": 2, "G": 2, "blocks": 3})
+        """One sequence at a short context takes a block two heads and chunk. Red: 12 blocks at work."""
+        assert chosen(1, 1, 640) == ("attention_cluster", {"Q": 2, "G": 2, "blocks": 3})
 
     def test_prompts_take_the_form_for_many_tokens(self) -> None:
         """Six heads of 8 tokens a block; blocks share a context where tokens are few. Red: a tile of one warp."""
@@ -648,7 +671,7 @@ class TestForm:
                     given = {"T": T, "B": B, "slots": B, "HQ": HQ, "HKV": HKV, "context": context, **form.dims}
                     inst = instance(kernel(form.kernel), **form.template)
                     geometry = inst.kernel.geometry(resolve(inst, given))
-                    static = static_bytes(D, int(form.template["Q"]), inst.template["WARPS"]) if T < 8 else 0
+                    static = declared(form) if T < 8 else 0
                     assert geometry.smem + static <= machine.shared_per_block
                     assert geometry.grid[2] * geometry.cluster == form.blocks <= p.chunks
 
@@ -656,22 +679,22 @@ class TestForm:
         """As many blocks fit an SM as it gets if all get alike. Red: launches that overlap crowd on the SMs that end
         first, four blocks on some and one on others.
         """
-        form = choose(Pass(1, 32, 24, 4, 256, 644, "f16"), H200, Tuning())
+        form = choose(Pass(1, 32, 24, 4, 256, 644, "f16"), H200, Tuning(attention_teams=False))
         inst = instance(kernel(form.kernel), **form.template)
         given = {"T": 1, "B": 32, "slots": 32, "HQ": 24, "HKV": 4, "context": 644, **form.dims}
-        smem = inst.kernel.geometry(resolve(inst, given)).smem + static_bytes(256, 6, 4) + 1024
+        smem = inst.kernel.geometry(resolve(inst, given)).smem + static_bytes(256, 6) + 1024
 
         assert H200.shared_per_block // smem == 3 == -(-32 * 4 * 3 // 132)
 
     def test_knobs_change_the_form(self) -> None:
-        """Heads, blocks, deep rings and the form for many tokens follow their knobs. Red: a field that nobody reads."""
+        """Heads, blocks, clusters, teams and the form of prefill follow their knobs. Red: a field that nobody reads."""
         assert chosen(1, 1, 640, Tuning(attention_heads=6))[1] == {"Q": 6, "G": 6, "blocks": 3}
         assert chosen(1, 1, 640, Tuning(attention_heads=1))[1] == {"Q": 1, "G": 1, "blocks": 3}
-        assert chosen(1, 1, 640, Tuning(attention_deep=False))[0] == "attention_cluster"
-        assert chosen(1, 1, 640, Tuning(attention_cluster=False))[0] == "attention_deep_split"
-        assert chosen(1, 32, 8192, Tuning(attention_blocks=2))[1]["blocks"] == 2
+        assert chosen(1, 1, 640, Tuning(attention_cluster=False))[0] == "attention_split"
+        assert chosen(1, 32, 8192, Tuning(attention_blocks=2, attention_teams=False))[1]["blocks"] == 2
         assert chosen(1, 32, 640, Tuning(attention_units=64))[1]["G"] < 6
-        assert chosen(512, 1, 8192, Tuning(attention_prefill=513))[0] == "attention"
+        assert chosen(1, 32, 8192, Tuning(attention_teams=False))[0] == "attention_split"
+        assert chosen(512, 1, 8192, Tuning(attention_prefill=513, attention_teams=False))[0] == "attention"
 
 
 class TestRefusal:
@@ -726,7 +749,7 @@ class TestRefusal:
         with pytest.raises(LanelockError, match="blocks = 2 of a cluster do not take 3 chunks"):
             Case(ATTENTION_CLUSTER, {**given, "blocks": 2}, {}, template).run(device)
         with pytest.raises(LanelockError, match="blocks = 9 must be between 2 and 8"):
-            Case(ATTENTION_DEEP_CLUSTER, {**given, "blocks": 9}, {}, template).run(device)
+            Case(ATTENTION_CLUSTER, {**given, "blocks": 9}, {}, template).run(device)
 
     @pytest.mark.parametrize(
         ("dims", "sentence"),

@@ -10,9 +10,6 @@ import pytest
 
 from harness.device import Device
 from kernels.attention import (
-    ATTENTION_CLUSTER,
-    ATTENTION_DEEP,
-    ATTENTION_DEEP_CLUSTER,
     ATTENTION_SPLIT,
 )
 from kernels.attention_combine import ATTENTION_COMBINE, ATTENTION_COMBINE_FAR
@@ -48,16 +45,21 @@ def prefill_case(context: int) -> Case:
     return test_attention.problem(18, 32, positions(context), LENGTHS).prefill(2, 2)
 
 
-def cluster_case(context: int, kernel: Kernel) -> Case:
+def cluster_case(context: int) -> Case:
     """The same by a cluster with a block a chunk."""
     problem = test_attention.problem(18, 32, positions(context), LENGTHS)
-    return problem.clustered(max(2, -(-(context + max(LENGTHS)) // 256)), 2, kernel=kernel)
+    return problem.clustered(max(2, -(-(context + max(LENGTHS)) // 256)), 2)
 
 
 def split_case(whole: Case, kernel: Kernel) -> Case:
     """A case by two blocks along the context, which leave the parts of chunks."""
     inputs = {name: value for name, value in whole.inputs.items() if name not in ("parts", "summaries")}
     return Case(kernel, {**whole.dims, "blocks": 2}, {**inputs, "out": None}, whole.template)
+
+
+def teams_case(context: int) -> Case:
+    """The same by teams of one block."""
+    return test_attention.problem(18, 32, positions(context), LENGTHS).teamed(2)
 
 
 def combine_case(context: int, kernel: Kernel = ATTENTION_COMBINE) -> Case:
@@ -79,11 +81,10 @@ def staged_case(context: int) -> Case:
 SEQUENCES: dict[str, Callable[[int], Case]] = {
     "attention": attention_case,
     "attention_split": lambda context: split_case(attention_case(context), ATTENTION_SPLIT),
-    "attention_deep_split": lambda context: split_case(attention_case(context), ATTENTION_DEEP),
-    "attention_cluster": lambda context: cluster_case(min(context, 1500), ATTENTION_CLUSTER),
-    "attention_deep_cluster": lambda context: cluster_case(min(context, 1500), ATTENTION_DEEP_CLUSTER),
+    "attention_cluster": lambda context: cluster_case(min(context, 1500)),
     "attention_prefill": prefill_case,
     "attention_prefill_split": lambda context: split_case(prefill_case(context), PREFILL_SPLIT),
+    "attention_teams": teams_case,
     "attention_combine": combine_case,
     "attention_combine_far": lambda context: combine_case(context, ATTENTION_COMBINE_FAR),
     "conv": lambda context: test_conv.random_case(18, 32, positions(context), LENGTHS),

@@ -236,8 +236,7 @@ class TestGraphs:
             with engine(device, Choice("a15", 2, 270, 64, drafts, graphs), sms=64) as e:
                 names = {item.instance.kernel.name for item in e.plan.programs["step"]}
                 # a block for either chunk
-                sharing = {"attention_split", "attention_cluster"}
-                assert names & {*sharing, *(name.replace("_", "_deep_") for name in sharing)}
+                assert names & {"attention_split", "attention_cluster"}
                 _, logits = with_logits(e, requests)
                 states = {f"{n}.{b}": v for b in range(2) for n, v in slot_state(e, b, draft_head=True).items()}
                 seen.append({"logits": np.concatenate(logits), **states})

@@ -131,6 +131,10 @@ inline void cp_async16(void* shared, const void* global) {
   m.count.cp_async_bytes += 16;
   __builtin_memcpy(shared, global, 16);
 }
+template <int COUNT, int TO, int FROM>
+inline void cp_async16_run(void* shared, const void* global) {
+  for (int i = 0; i < COUNT; ++i) cp_async16(static_cast<char*>(shared) + i * TO, static_cast<const char*>(global) + i * FROM);
+}
 inline void cp_async4(void* shared, const void* global, int bytes = 4) {
   lane_rt::machine->copy_async(shared, global, 4, static_cast<unsigned>(bytes));
 }
@@ -280,6 +284,10 @@ inline float warp_max_nan(float x, LANE_SITE) {
 }
 
 inline int opaque(int x) { return x; }
+template <class T>
+T* kept(T* shared) {
+  return shared;
+}
 
 inline float maximum_size(float a, float b) {
   const unsigned signs = (is_nan(a) ? 0 : bits(a)) | (is_nan(b) ? 0 : bits(b));
