@@ -14,6 +14,7 @@ from kernels.attention import (
     ATTENTION_SPLIT,
     ATTENTION_TEAMS,
     CHUNK,
+    LINE,
     static_bytes,
     teams,
 )
@@ -37,6 +38,7 @@ from locks.support import (
     normal,
     rng,
 )
+from locks.test_compile import compiled, instances
 from oracle import attention as truth
 from oracle.bits.attention import attention
 from oracle.bits.fma import fma
@@ -613,6 +615,20 @@ class TestWork:
         ring, scores = 3 * 32 * 32 * 4, 4 * 8 * 260 * 4
 
         assert PREFILL.geometry(dims) == Geometry((12, 1, 1), (128, 1, 1), ring + scores)
+
+
+class TestMachineCode:
+    """What only the compiled kernels show."""
+
+    def test_tiles_begin_at_a_line(self) -> None:
+        """What a kernel declares of shared memory fills lines, and its tiles lie behind it.
+
+        Red: tiles 16 bytes off, whose copies all straddle lines: right, and slow.
+        """
+        programs = {room: compiled(room, "sm_90a") for room in ("attention", "attention_prefill")}
+        expressions = {i.expression: room for room in programs for i in instances(room, "sm_90a")}
+
+        assert {e: used for e, room in expressions.items() if (used := programs[room].report(e).smem) % LINE} == {}
 
 
 H200 = Machine("sm_90a", 132, 232448)
