@@ -158,15 +158,18 @@ delta_rule(const float* __restrict__ qkv /* [T, B, 2 HK D + HV D], q and k norme
       lane::load_owned(token.k, row + key + l * PER);
       token.v = row[value + first + own], token.alpha = alpha[t * gate_stride], token.beta = beta[t * gate_stride];
     };
-    load_token(0);  // ahead of the loop, so that it is on its way with the state
+    // the first token ahead of the loop, so that it is on its way with the state; of one token the state goes first
+    if constexpr (!ONE) load_token(0);
     load_rows();
+    if constexpr (ONE) load_token(0);
     for (int t = 0;;) {
       float held[ROWS], read[ROWS];
       decay(S, token, held);
       learn(S, token, token.beta * (token.v - lane::warp_sum_owned<false>(held)), read, row_at);
+      if (ONE && stored_after == 1) store_rows();
       const float out = lane::warp_sum_owned<false>(read);
       if (l % LANES == 0) o[t * o_stride] = out * scale;
-      if (++t == stored_after) store_rows();
+      if (++t == stored_after && !ONE) store_rows();
       if (t == count) break;
       round_state<STATE>(S);
       load_token(t);
