@@ -63,9 +63,9 @@ __device__ inline void weigh_rows(float (&part)[TOKENS][PER], const float* e, co
 }
 
 // grid: x query heads of a KV head by G, then KV heads, sequences, token tiles (long contexts beside short ones); z blocks
-// along the context (1: the output is written here, and holds the chunks so far)
+// along the context (1: the output is written here, and holds the chunks so far). 12 warps share an SM
 template <int D, int W, typename KV>
-__global__ void __launch_bounds__(32 * W, 2)
+__global__ void __launch_bounds__(32 * W, 12 / W)
 attention_prefill(const float* queries /* [T, B, HQ D] */, int q_pitch,
                   const KV* __restrict__ keys /* [slots, HKV, context, D] */,
                   const KV* __restrict__ values /* [slots, HKV, context, D] */,
