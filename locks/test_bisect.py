@@ -206,6 +206,8 @@ class TestCommits:
         with pytest.raises(LanelockError, match="there is no commit '--all'"), sources_of("--all", history):
             pass
         with sources_of("HEAD", history) as (_, folder):
+            with pytest.raises(LanelockError, match="a tolerance needs both runs here"):
+                self.run(history, folder).traced(keep=True)
             (folder / "harness" / "cli" / "trace.py").write_text("raise SystemExit('an older command')")
             with pytest.raises(LanelockError, match="that commit cannot trace this run: an older command"):
                 self.run(history, folder).traced()
