@@ -136,5 +136,5 @@ def _ring(work: Work, splits: int, chunks: int) -> tuple[int, int]:
         most = 2
     elif work.bits == 4:  # bits of a code
         most, longest = 2, 3
-    span = next((n for n in range(longest, 1, -1) if PART % n == 0 and whole >= 2 * n), 1)
+    span = next((n for n in range(longest, 1, -1) if whole >= 2 * n), 1)
     return max(1, min(most, whole // span)), span

@@ -63,7 +63,7 @@ ADDS = Kernel(
 )
 
 #: The faults of copies_arrive by name, in the order of its enumeration.
-ARRIVAL_FAULTS = ("right", "at once", "nobody waits", "one lane short")
+ARRIVAL_FAULTS = ("right", "at once", "nobody waits", "one lane short", "copy behind")
 
 
 def arrivals(fault: str = "right") -> Kernel:

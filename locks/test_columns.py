@@ -85,6 +85,20 @@ class TestWriters:
             for name, value in moved.items():
                 assert_same_bits(value, plain[name], f"{k.name} {rows} rows: {name}")
 
+    @pytest.mark.parametrize("words", [1, 2])
+    def test_a_row_that_is_no_number_says_so_in_both_orders(self, device: Device, words: int) -> None:
+        """A block with a NaN or an infinity has codes 0 and scale NaN wherever it lies. Red: a fault quantised away."""
+        for k in WRITERS:
+            case = case_of(k, 5, words, 5)
+            rows = case.inputs["x" if "x" in case.inputs else "o" if "o" in case.inputs else "hidden"]
+            rows[..., 1, 40], rows[..., 3, 70] = np.nan, np.inf
+            plain = Case(k, {**case.dims, "columns": 0}, case.inputs, case.template).run(device)
+            moved = case.run(device)
+
+            assert np.isnan(moved["scales"]).any(axis=1).tolist() == [False, True, False, True, False], k.name
+            assert_same_bits(by_rows(moved["codes"], 5, words), plain["codes"], k.name)
+            assert_same_bits(np.isnan(moved["scales"]), np.isnan(plain["scales"]), k.name)
+
     def test_other_counts_are_refused(self) -> None:
         """Columns of other than all rows are refused before a launch. Red: rows written over each other."""
         with pytest.raises(LanelockError, match="columns = 3 is neither 0 nor the 4 rows"):

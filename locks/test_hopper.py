@@ -199,12 +199,19 @@ class TestArrivals:
 
         assert_same_bits(once(host.with_options(copies=copies), arrivals(), {"chunks": 5}, x)["y"], x["x"])
 
+    def test_a_right_kernel_passes_every_schedule(self, host: HostDevice) -> None:
+        """Readers that come first find what comes after them. Red: a wait that nobody wakes."""
+        x = {"x": rng(6).integers(0, 2**31, (3, 32, 4), dtype=np.int32)}
+
+        assert_same_bits(run_kernel(host, arrivals(), {"chunks": 3}, x)["y"], x["x"])
+
     @pytest.mark.parametrize(
         ("fault", "error", "sentence"),
         [
             ("at once", Race, "'copies': 'late'"),
             ("nobody waits", DeviceError, "ends with 64 arrivals of copies that nobody waited for"),
-            ("one lane short", DeviceError, "no thread can go on"),
+            ("one lane short", DeviceError, "ends with 2 arrivals of copies that nobody waited for"),
+            ("copy behind", Race, "'copies': 'late'"),
         ],
     )
     def test_a_wrong_count_is_named(
@@ -217,4 +224,4 @@ class TestArrivals:
 
     def test_every_fault_is_held(self) -> None:
         """Each way to be wrong has its lock. Red: a fault added to the probe alone."""
-        assert ARRIVAL_FAULTS == ("right", "at once", "nobody waits", "one lane short")
+        assert ARRIVAL_FAULTS == ("right", "at once", "nobody waits", "one lane short", "copy behind")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.device import Device
 from kernels.catalogue import KERNELS
 from kernels.entry import Geometry, instance, resolve
+from locks.far import assert_same_far_away
 from locks.projections import FAMILY, LOWERINGS, Form, Operands, able, form, forms, knobs, operands, run, width
 from locks.support import (
     BLOCK,
@@ -284,6 +285,18 @@ class TestEdges:
 
         assert_same_bits(got, np.zeros((1, 18), np.float32))
 
+    @pytest.mark.parametrize(("name", "splits"), [*((n, 1) for n in FAMILY), *((n, 8) for n in able(splits=8))])
+    def test_a_sum_that_vanishes_is_plus_zero(self, device: Device, name: str, splits: int) -> None:
+        """Products that vanish round to -0; outputs and planes are +0. Red: 0 + the sum left out."""
+        codes = np.zeros((1, 1, 1024), np.int8)
+        codes[..., ::32] = -1
+        tiny = np.full((1, 32), 2.0**-126, np.float32), np.full((16, 32), 2.0**-24, np.float16)
+        f, o = form(name), Operands(codes, tiny[0], np.ones((16, 1024), np.int8), tiny[1])
+        case = f.case(o) if splits == 1 else f.case(o, splits=splits)
+        got = case.run(device)["y"]
+
+        assert_same_bits(got, np.zeros_like(got))
+
 
 class TestMemory:
     """Outputs are written whole, and nothing beside them."""
@@ -298,6 +311,12 @@ class TestMemory:
         """Rows of outputs further apart than wide keep their bits, their padding is untouched (case 35)."""
         f = form(name) if name != "gemv_rows" else Form(name, {"WORDS": 1, "SEQS": 8})
         assert_pitch_free(device, f.case(operands(3, 37, 96, 1)))
+
+    @pytest.mark.parametrize("name", [pytest.param(n, marks=() if "stream" in n else pytest.mark.full) for n in FAMILY])
+    def test_rows_behind_2_to_the_31_are_reached(self, device: Device, name: str) -> None:
+        """The third row of outputs lies further than 32 bits count. Red: a row times its pitch in 32 bits."""
+        f = form(name) if name != "gemv_rows" else Form(name, {"WORDS": 1, "SEQS": 8})
+        assert_same_far_away(device, f.case(operands(3, 37, 96, 1)), y_pitch=2**30 + 8)
 
     @pytest.mark.parametrize("name", able(splits=8))
     def test_planes_are_exactly_their_size(self, device: Device, name: str) -> None:
@@ -399,6 +418,7 @@ class TestRefusals:
             ("gemm_tc", {"grid": 0}, "grid = 0 must be between 1"),
             ("gemm_dp4a", {"y_pitch": 15}, "y_pitch = 15 is less than the row it has to hold"),
             ("gemm_rows", {"KB": 2}, "KB = 2 is not K / 32"),
+            ("projection_stream", {"K": 8192, "span": 4}, "span = 4: a copy of so many chunks crosses the end"),
             ("projection_stream", {"held": 33}, "held = 33 must be between 1 and 32"),
             ("projection_stream", {"warps": 21}, "warps = 21 of a block of 8 sequences"),
             ("projection_stream", {"K": 16384, "held": 1, "width": 5}, "every warp would wait for another"),

@@ -1,7 +1,7 @@
 // A warp copies rows of words, another reads each when its barrier says that it is there.
 #include "hopper.cuh"
 
-enum Fault { RIGHT, AT_ONCE, NOBODY_WAITS, ONE_LANE_SHORT };
+enum Fault { RIGHT, AT_ONCE, NOBODY_WAITS, ONE_LANE_SHORT, COPY_BEHIND };
 
 template <int FAULT>
 __global__ void __launch_bounds__(64)
@@ -14,9 +14,10 @@ copies_arrive(const int* __restrict__ x /* [chunks, 32, 4] */, int* __restrict__
   for (int c = 0; c < chunks; ++c) {
     int* stage = stages + c % 2 * 128 + l * 4;
     if (threadIdx.x < 32) {
-      lane::cp_async16(stage, x + (c * 32 + l) * 4);
+      if (FAULT != COPY_BEHIND) lane::cp_async16(stage, x + (c * 32 + l) * 4);
       if (FAULT == AT_ONCE) lane::barrier_arrive(full + c % 2);
       else lane::cp_async_arrive(full + c % 2);
+      if (FAULT == COPY_BEHIND) lane::cp_async16(stage, x + (c * 32 + l) * 4);
     } else {
       if (FAULT != NOBODY_WAITS) lane::barrier_wait(full + c % 2, c / 2 % 2);
       lane::store16(y + (c * 32 + l) * 4, lane::load16(stage));

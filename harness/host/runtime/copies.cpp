@@ -129,6 +129,7 @@ void copy_arrive(void* barrier) {
   }
   Copies& q = queue();
   arrivals.list[arrivals.count++] = {&q, q.issued, barrier};
+  ++machine.progress;  // whoever waits for the barrier may ask for it now
   if (running.launch->copies == RANDOM) arrive_some();
 }
 
