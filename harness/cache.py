@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from oracle.errors import LanelockError
+
 
 def cache_root() -> Path:
     """The cache's folder: LANELOCK_CACHE, else XDG_CACHE_HOME/lanelock, else ~/.cache/lanelock."""
@@ -52,17 +54,34 @@ def cached(key: str, produce: Callable[[Path], None], root: Path | None = None) 
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Write a file under a temporary name, then rename: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write a file under a temporary name, then rename: a reader sees the old file or the whole new one.
+
+    Raises LanelockError, naming the file, where it cannot be written.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = _beside(path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise LanelockError(f"{path}: cannot be written ({error.strerror}).") from error
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError where `write_whole` could not write: tried, since not every folder refuses by its permissions."""
+    handle, name = _beside(path)
+    os.close(handle)
+    Path(name).unlink()
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    return tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
 
 
 def clear(root: Path | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.cache import write_whole
+from harness.cache import check_writable, write_whole
 from harness.device import NotRun
 from oracle.errors import LanelockError
 
@@ -59,8 +59,10 @@ def record(kind: str, figures: Mapping[str, Any], folder: Path = RECORDS) -> Pat
 
 def check_records(folder: Path = RECORDS) -> None:
     """Raises LanelockError where no record could be written, for a command that measures first and writes last."""
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise LanelockError(f"a record cannot be written: {folder} is no folder that this user may write to")
+    try:
+        check_writable(folder / "record")
+    except OSError as error:
+        raise LanelockError(f"a record cannot be written: {folder} is no folder that this user may write to") from error
 
 
 def newest_record(kind: str, folder: Path = RECORDS) -> str | None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.output import check_output
 from harness.device import Device
 from harness.devices import available, check_choice
-from harness.record import circumstances, record
+from harness.record import check_records, circumstances, record
 from harness.workers import pin_worker
 from oracle.errors import LanelockError
 from reports.lock_results import SENTENCE, LockResult, result_of, summary
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose this worker's GPU before anything starts CUDA; open the devices once a process.
 
-    Raises UsageError for a device that has no such name.
+    Raises UsageError for a device that has no such name, and for results or a record that could not be written.
     """
     config.addinivalue_line("markers", "nightly: runs only with --tier nightly; reported as not run otherwise")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
@@ -43,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "verify: part of `lanelock verify`, the rooms' value and contract locks")
     try:
         check_choice(_choice(config))
+        if (target := config.getoption("--results")) is not None:
+            check_output(Path(target))
+        if config.getoption("--record"):
+            check_records()
     except LanelockError as unknown:
         raise pytest.UsageError(str(unknown)) from None
     pin_worker()

@@ -1,6 +1,8 @@
 """What commands write: whole files, and a file or a record that cannot be written is refused before anything runs."""
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import harness.record
 from harness import cli
+from harness.cache import write_whole
 from harness.record import check_records
 from oracle.errors import LanelockError
 
@@ -22,6 +25,8 @@ FILES = {
     ("report accuracy", "--html"): "report accuracy --device cuda:99 --html",
     ("emit", "--out"): f"emit {MODEL} --n 1 --out",
     ("strength", "--out"): "strength --root /missing --out",
+    ("import", "out"): "import /missing",
+    ("export", "out"): "export /missing",
 }
 RECORDS = {
     ("golden check", "--record"): "golden check --device cuda:99 --record",
@@ -45,9 +50,9 @@ class TestOptions:
     """Options that name something to write."""
 
     def test_are_all_held_below(self) -> None:
-        """No command has a --out, --record or the like that the locks of this file do not know."""
-        names = {"--out", "--markdown", "--html", "--record"}
-        found = {(path, name) for path, a in options(cli.parser()) for name in a.option_strings if name in names}
+        """No command has an OUT, --out, --record or the like that the locks of this file do not know."""
+        names = {"out", "--out", "--markdown", "--html", "--record"}
+        found = {(path, n) for path, a in options(cli.parser()) for n in a.option_strings or [a.dest] if n in names}
 
         assert found == set(FILES) | set(RECORDS)
 
@@ -57,11 +62,15 @@ class TestFiles:
     """A file that a command is asked to write."""
 
     @pytest.mark.parametrize(("out", "sentence"), [("", "is a folder"), ("none/f", "there is no folder"),
-                                                   ("link", "is a symbolic link")])  # fmt: skip
+                                                   ("link", "is a symbolic link"),
+                                                   ("/proc/x", "cannot be written")])  # fmt: skip
     def test_is_refused_before_anything_is_read(
         self, words: str, out: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A folder, a file in none, and a link end with 2 and one sentence; weights that are missing go unnoticed."""
+        """A folder, a file in none or in one that takes none, and a link end with 2 and one sentence.
+
+        Weights that are missing go unnoticed. Red: permissions asked for, which a file system need not keep.
+        """
         (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
         target = tmp_path / out
 
@@ -84,10 +93,11 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(
 
 
 def test_a_folder_that_one_may_not_write_to_takes_no_record(tmp_path: Path) -> None:
-    """A file in place of the folder, or no folder, is named."""
+    """A file in place of the folder, no folder, or one that takes no files, is named; nothing is left where one may."""
     (tmp_path / "file").write_text("")
     check_records(tmp_path)
-    for name in ("file", "none"):
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    for name in ("file", "none", "/proc"):
         with pytest.raises(LanelockError, match=f"{tmp_path / name} is no folder"):
             check_records(tmp_path / name)
 
@@ -114,3 +124,21 @@ class TestTrace:
         assert cli.main([*words, str(out)]) == 130
         assert (out.read_bytes(), [p.name for p in tmp_path.iterdir()]) == (before, ["written"])
         capsys.readouterr()
+
+
+@pytest.mark.parametrize("words", ["--results /proc/x", "--device none"])
+def test_options_of_the_locks_are_refused_before_anything_runs(words: str) -> None:
+    """Results that could not be written end the run at once, as a device that is none does. Red: hours, then none."""
+    command = [sys.executable, "-m", "pytest", __file__, *words.split()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (pytest.ExitCode.USAGE_ERROR, "")
+    assert words.split()[1] in done.stderr
+
+
+def test_a_file_that_can_no_longer_be_written_is_named(tmp_path: Path) -> None:
+    """What goes wrong in the end is a sentence too, and leaves nothing."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LanelockError, match=f"{tmp_path / 'folder'}: cannot be written"):
+        write_whole(tmp_path / "folder", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -93,8 +93,8 @@ def cache() -> tuple[Finding, ...]:
     root = cache_root()
     try:
         write_whole(root / "writable", "")
-    except OSError as error:
-        return (Finding("compile cache", BROKEN, f"{root} cannot be written: {error.strerror}"),)
+    except LanelockError as error:
+        return (Finding("compile cache", BROKEN, str(error)),)
     return (Finding("compile cache", OK, str(root)),)
 
 

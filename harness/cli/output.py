@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.cache import check_writable
 from oracle.errors import LanelockError
 
 
@@ -18,6 +19,7 @@ def check_output(out: Path, *sources: str | None) -> None:
             raise LanelockError(f"{out}: is a folder; name the file to write in it.")
         if not out.parent.is_dir():
             raise LanelockError(f"{out}: cannot be written, because there is no folder {out.parent}.")
+        check_writable(out)
         if not out.exists():
             return
         if not out.is_file():
