@@ -199,9 +199,17 @@ class TestRefusals:
     """Benches that cannot say anything."""
 
     @pytest.mark.parametrize(
-        "words", [["state", "--most", "0", "--prefill", ""], ["attention", "--most", "0"]], ids=" ".join
+        "words",
+        [["state", "--most", "0", "--prefill", ""], ["attention", "--most", "0"], ["decode", "--most", "0"]],
+        ids=" ".join,
     )
     def test_a_bench_of_no_case_is_refused(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         """Limits that leave no case out of all are an error. Red: an empty table, exit code 0."""
         assert main(["bench", *words, *TINY]) == 2
         assert f"bench {words[0]}: no case" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("lengths", ["a", "512,-3", "0", "1.5"])
+    def test_a_prefill_of_no_tokens_is_named(self, lengths: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A length that is none is told by option and text. Red: a traceback of int."""
+        assert main(["bench", "state", f"--prefill={lengths}", *TINY]) == 2
+        assert f"--prefill: '{lengths.rsplit(',', maxsplit=1)[-1]}' is no number of tokens" in capsys.readouterr().err

@@ -180,7 +180,7 @@ class TestCommand:
     @pytest.mark.parametrize(("words", "out", "sentence"), [
         ((), "a.txt", "the program's name must end with .cu"), ((), "none/a.cu", "there is no folder"),
         (("--batch", "x.json"), "a.cu", "either --tokens or --batch"), (("--drafts", "9"), "a.cu", "9 drafts"),
-        (("--n", "0"), "a.cu", "0 tokens were asked for"), (("--lane", "b8"), "a.cu", "'b8'"),
+        (("--n", "0"), "a.cu", "--n: 0 is not at least 1"), (("--lane", "b8"), "a.cu", "'b8'"),
     ])  # fmt: skip
     def test_refuses_in_one_sentence_and_writes_nothing(
         self, words: tuple[str, ...], out: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

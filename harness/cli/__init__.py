@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from harness.cli.numbers import check_numbers
 from oracle.errors import LanelockError
 
 #: Command modules in the order of the help page; each has register(subparsers).
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. A user error is one sentence on stderr and exit code 2."""
     args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     try:
+        check_numbers(args)
         return int(args.func(args) or 0)
     except LanelockError as error:
         print(f"lanelock: {error}", file=sys.stderr)

@@ -39,10 +39,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print a line a part. Raises LanelockError for sizes that are none, a program that is none, a missing device."""
-    for name in ("batch", "prompt", "repeats"):
-        if getattr(args, name) < 1:
-            raise LanelockError(f"--{name}: {getattr(args, name)} is not at least 1")
+    """Print a line a part. Raises LanelockError for a program that is none, a missing device."""
     lane(args.lane)
     device, weights = open_device(args.device), load(args.weights, load_config(args.config))
     case = Case(args.lane, args.batch, args.prompt, 8, min(args.prompt, 512), args.drafts)

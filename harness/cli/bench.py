@@ -109,7 +109,7 @@ def run_state(args: argparse.Namespace) -> int:
     """Exit 1 if a kernel's bits are wrong."""
     _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
-    prefill = [int(n) for n in args.prefill.split(",") if n]
+    prefill = _lengths(args.prefill)
     cases = bench_state.state_cases(args.most, prefill)
     if not cases:
         raise LanelockError(f"bench state: no case has at most {args.most} sequences, and no prefill is asked for")
@@ -124,6 +124,15 @@ def run_state(args: argparse.Namespace) -> int:
     return 0 if all(all(row["bits"].values()) for row in rows) else 1
 
 
+def _lengths(text: str) -> list[int]:
+    """The lengths of `512,4096`, or none of an empty text. Raises LanelockError naming what is none."""
+    parts = [part for part in text.split(",") if part]
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and int(part) > 0):
+            raise LanelockError(f"--prefill: {part!r} is no number of tokens, at least 1")
+    return [int(part) for part in parts]
+
+
 def run_decode(args: argparse.Namespace) -> int:
     """Exit 1 if the streams of a lane disagree."""
     _check_record(args)
@@ -134,6 +143,8 @@ def run_decode(args: argparse.Namespace) -> int:
         for c in bench_decode.cases_of(lane)
         if args.most >= c.B
     ]
+    if not cases:
+        raise LanelockError(f"bench decode: no case has at most {args.most} sequences")
     with _beside_read(device) as (_, read):
         pass  # the engines need its memory
     with shown("bench decode") as progress:

@@ -36,8 +36,6 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def run(args: argparse.Namespace) -> None:
     """Decode and print the tokens: a line a prompt, or one JSON object."""
-    if args.n < 1:
-        raise LanelockError(f"--n: {args.n} tokens cannot be made; ask for at least one.")
     if (args.tokens is None) == (args.batch is None):
         raise LanelockError("decode takes either --tokens or --batch.")
     prompts = [read_tokens(args.tokens)] if args.batch is None else read_batch(args.batch)

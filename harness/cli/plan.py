@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     if args.program not in plan.programs:
         names = ", ".join(n for n in plan.programs if not n.startswith("load."))
         raise LanelockError(f"--program: there is no {args.program!r} in this plan; its programs are {names}")
-    found = floors(plan.programs[args.program], args.bandwidth or bandwidth)
+    found = floors(plan.programs[args.program], bandwidth if args.bandwidth is None else args.bandwidth)
     if args.json:
         memory = sum(b.nbytes for b in plan.buffers.values())
         print(json.dumps({"memory": memory, "launches": [dataclasses.asdict(f) for f in found]}))

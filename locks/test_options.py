@@ -1,0 +1,54 @@
+"""What a user types on the command line: a value that is none is one sentence that names it, before anything runs."""
+
+import argparse
+import json
+
+import pytest
+
+from harness.cli import main, parser
+from harness.cli.numbers import ABOVE_ZERO, LEAST
+from locks.test_outputs import options
+
+#: Numbers whose command says what they must be: shares, counts with a meaning below, and places in a trace.
+OWN = {"tolerance", "positions", "samples", "drift", "at", "number"}
+NUMBERS = [(path, action) for path, action in options(parser()) if action.type in (int, float)]
+BELOW = LEAST | dict.fromkeys(ABOVE_ZERO, 1)
+
+
+def required(path: str, given: argparse.Action) -> list[str]:
+    """The words that a command needs beside one option."""
+    words = path.split()
+    for where, action in options(parser()):
+        if where == path and action.required and action.dest != given.dest:
+            words += [*action.option_strings[:1], "1"]
+    return words
+
+
+class TestNumbers:
+    """Options that take a number."""
+
+    def test_all_have_a_least_value(self) -> None:
+        """Every number is in the table of least values, or its command has its own. Red: a new option left out."""
+        assert sorted({action.dest for _, action in NUMBERS} - set(LEAST) - set(ABOVE_ZERO) - OWN) == []
+
+    @pytest.mark.parametrize(
+        ("path", "action"),
+        [(p, a) for p, a in NUMBERS if a.dest in BELOW],
+        ids=[f"{p} {a.option_strings[0]}" for p, a in NUMBERS if a.dest in BELOW],
+    )
+    def test_are_refused_below_it(self, path: str, action: argparse.Action, capsys: pytest.CaptureFixture[str]) -> None:
+        """One less, nan and infinity end with 2 and one sentence that names the option. Red: a seed of -1 in NumPy."""
+        least, name = BELOW[action.dest], action.option_strings[0]
+        values = [str(least - 1), "-3", *(["nan", "inf"] if action.type is float else [])]
+        for value in values:
+            assert main([*required(path, action), f"{name}={value}"]) == 2
+            told = capsys.readouterr()
+            assert told.out == ""
+            assert told.err.startswith(f"lanelock: {name}: {'' if action.type is int else float(value)}")
+            assert told.err.count("\n") == 1
+
+    @pytest.mark.parametrize("value", [0.5, 1e-300, 4800])
+    def test_a_bandwidth_may_be_any_above_nothing(self, value: float, capsys: pytest.CaptureFixture[str]) -> None:
+        """However little, it is taken as it is. Red: zero for the data sheet's, silently."""
+        assert main(["plan", "--config", "tiny", "--bandwidth", str(value), "--json"]) == 0
+        assert all(row["floor"] > 0 for row in json.loads(capsys.readouterr().out)["launches"])
