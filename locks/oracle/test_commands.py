@@ -141,7 +141,8 @@ class TestMistakes:
 
     @pytest.mark.parametrize(("args", "sentence"), [
         (["--n", "3"], "either --tokens or --batch"), (["--tokens", "1", "--batch", "x.json", "--n", "3"], "either"),
-        (["--tokens", "1", "--n", "0"], "at least one"), (["--batch", "missing.json", "--n", "1"], "missing.json"),
+        (["--tokens", "1", "--n", "0"], "--n: 0 is not at least 1"),
+        (["--batch", "missing.json", "--n", "1"], "missing.json"),
         (["--tokens", "1", "--n", "2", "--drafts", "1"], "--engine host or cuda")])
     def test_decode_says_what_it_takes(self, args, sentence, capsys) -> None:
         """A decode without a prompt, with two, or of nothing is refused."""
