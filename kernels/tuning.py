@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kernels.catalogue import KERNELS
 from oracle.errors import LanelockError
 
 #: The environment variable that holds changed fields, as one JSON object.
@@ -21,6 +22,9 @@ RANGES = {
     "attention_units": (1, 64),
     "attention_prefill": (1, 1 << 31),
 }
+
+#: What may compute a projection.
+LOWERINGS = tuple(kernel.name for kernel in KERNELS if kernel.family == "projection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Tuning:
             value, default = getattr(self, field.name), field.default
             if type(value) is not type(default):
                 raise LanelockError(f"tuning: {field.name} = {value!r} must be of type {type(default).__name__}")
+        if self.lowering not in ("", *LOWERINGS):
+            raise LanelockError(f"tuning: there is no lowering {self.lowering!r}; they are {', '.join(LOWERINGS)}")
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise LanelockError(f"tuning: {name} = {getattr(self, name)} must be between {low} and {high}")

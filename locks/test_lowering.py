@@ -275,6 +275,8 @@ class TestTuning:
             ("[1]", "must be one JSON object"),
             ('{"warp": 8}', "unknown field 'warp'; the fields are lowering, "),
             ('{"warps": "8"}', "warps = '8' must be of type int"),
+            ('{"lowering": "nope"}', "there is no lowering 'nope'; they are .*gemm_dp4a, .*projection_stream_q4"),
+            ('{"lowering": "rms_norm"}', "there is no lowering 'rms_norm'"),
             ('{"tiled": 1}', "tiled = 1 must be of type bool"),
             ('{"warps": 9}', "warps = 9 must be between 1 and 8"),
             ('{"gemv_rows": 9}', "gemv_rows = 9 must be between 0 and 8"),

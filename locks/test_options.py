@@ -7,6 +7,7 @@ import pytest
 
 from harness.cli import main, parser
 from harness.cli.numbers import ABOVE_ZERO, LEAST
+from kernels.places import ROOT
 from locks.test_outputs import options
 
 #: Numbers whose command says what they must be: shares, counts with a meaning below, and places in a trace.
@@ -52,3 +53,23 @@ class TestNumbers:
         """However little, it is taken as it is. Red: zero for the data sheet's, silently."""
         assert main(["plan", "--config", "tiny", "--bandwidth", str(value), "--json"]) == 0
         assert all(row["floor"] > 0 for row in json.loads(capsys.readouterr().out)["launches"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--weights synthetic:1 --config tiny --tokens 1 --n 1 --engine host --stop=-1", "--stop: '-1' is no token."),
+        ("--weights synthetic:1 --config tiny --tokens=-1 --n 1", "--tokens: '-1' is no token."),
+        ("--weights synthetic:-1 --config tiny --tokens 1 --n 1", "the seed must be a whole number of 0 to 2^64 - 1."),
+        (f"--weights synthetic:{2**64} --config tiny --tokens 1 --n 1", "synthetic weights take a seed of 0 to "),
+        (f"--weights {ROOT}/golden/checkpoint --tokens 1 --n 1", "to read a file, name it: kjv-1m.safetensors."),
+    ],
+)  # fmt: skip
+def test_a_decode_names_the_option_and_what_it_may_be(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two options that take tokens the one that is wrong, of a seed its range, of a folder its files."""
+    assert main(["decode", *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1

@@ -143,6 +143,12 @@ class TestRedLocks:
         assert main(["run", "rms_norm_quantize", "--dims", dims]) == 2
         assert f"rms_norm_quantize: {sentence}" in capsys.readouterr().err
 
+    def test_a_file_of_inputs_that_is_not_there_is_named_first(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Before the dims, which the line of a red lock would have too. Red: `dim K is missing` for a name mistyped."""
+        assert main(["run", "projection_stream", "--inputs", "/none.npz"]) == 2
+        told = capsys.readouterr().err
+        assert told == "lanelock: /none.npz holds no inputs of a kernel: No such file or directory\n"
+
     def test_a_lock_without_a_case_prints_no_line(self) -> None:
         """A lock that runs no kernel has nothing to reproduce."""
         item: Any = SimpleNamespace(funcargs={})

@@ -76,7 +76,7 @@ def check_prompt(config: ModelConfig, prompt: NDArray[np.int64], count: int, num
 
 def from_engine(args: argparse.Namespace, prompts: list[NDArray[np.int64]]) -> tuple[str, list[Sequence]]:
     """Config name and sequences from a device; prompts beyond the batch wait for one to leave."""
-    stops = frozenset(int(t) for t in read_tokens(args.stop)) if args.stop else frozenset()
+    stops = frozenset(int(t) for t in read_tokens(args.stop, "--stop")) if args.stop else frozenset()
     requests = [Request(tuple(int(t) for t in prompt), args.n, stops) for prompt in prompts]
     longest = max(len(prompt) for prompt in prompts)
     choice = chosen(

@@ -68,10 +68,10 @@ def _layer_counter(progress: Report, total: int) -> Recorder:
     return record
 
 
-def read_tokens(text: str) -> NDArray[np.int64]:
+def read_tokens(text: str, option: str = "--tokens") -> NDArray[np.int64]:
     """Tokens of `1,2,3`, or of a file that holds them (commas or white space between, or a JSON list).
 
-    Raises LanelockError naming the part that is no token, or the file that cannot be read.
+    Raises LanelockError naming the option and the part that is no token, or the file that cannot be read.
     """
     if not all(part.strip().isdigit() for part in text.split(",")):
         try:
@@ -79,7 +79,7 @@ def read_tokens(text: str) -> NDArray[np.int64]:
                 return _numbers(_text_of(Path(text)).strip().strip("[]"), text)
         except OSError:  # a name that is too long for a file is a list with a mistake in it
             pass
-    return _numbers(text, "--tokens")
+    return _numbers(text, option)
 
 
 def _text_of(path: Path) -> str:

@@ -72,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
     entry = find_kernel(args.kernel)
     given = parse_dims(args.dims)
     template = {p.name: given.pop(p.name) if p.name in given else p.values[0] for p in entry.params}
+    inputs = None if args.inputs is None else load_inputs(args.inputs)
     checked_dims(entry, given, template)
     device = open_device(args.device)
-    inputs = load_inputs(args.inputs) if args.inputs else random_inputs(entry, given, template, args.seed)
+    if inputs is None:
+        inputs = random_inputs(entry, given, template, args.seed)
     start = time.perf_counter()
     outputs = run_kernel(device, entry, given, inputs, template, variants(args))
     elapsed = time.perf_counter() - start

@@ -182,8 +182,19 @@ class TestHuggingFaceRefusals:
                 load(folder)
         (folder / "config.json").unlink()
         (folder / "model.safetensors").unlink()
-        with pytest.raises(LanelockError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json"):
+        with pytest.raises(LanelockError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json\.$"):
             load(folder, config)
+
+    def test_a_folder_of_other_files_names_them(self, tmp_path: Path) -> None:
+        """Weights of a name that no folder is opened by are told, up to eight. Red: a user who must go and look."""
+        for name in ("b.gguf", "a.safetensors", "notes.txt"):
+            (tmp_path / name).write_text("")
+        with pytest.raises(LanelockError, match=r"has neither .*; to read a file, name it: a\.safetensors, b\.gguf\.$"):
+            load(tmp_path)
+        for i in range(9):
+            (tmp_path / f"a{i}.gguf").write_text("")
+        with pytest.raises(LanelockError, match=r"name it: a\.safetensors, a0\.gguf, .*a6\.gguf, \.\.\.\.$"):
+            load(tmp_path)
 
     def test_theta_is_read(self, tmp_path: Path) -> None:
         """theta, the rope width and epsilon come from the file, not from a default."""

@@ -76,10 +76,16 @@ def _files(path: Path) -> list[SafetensorsFile]:
         candidates = [path / INDEX, path / SINGLE]
         path = next((found for found in candidates if found.is_file()), path)
     if path.is_dir():
-        raise refusal(path, f"has neither {SINGLE} nor {INDEX}")
+        raise refusal(path, f"has neither {SINGLE} nor {INDEX}{_others(path)}")
     if path.name.endswith(".json"):
         return _shards(path)
     return [open_safetensors(path)]
+
+
+def _others(folder: Path) -> str:
+    """The weights of a folder that its name does not open, for who may have meant one of them."""
+    found = sorted(path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".gguf"))
+    return f"; to read a file, name it: {', '.join(found[:8])}{', ...' if found[8:] else ''}" if found else ""
 
 
 def _shards(index: Path) -> list[SafetensorsFile]:

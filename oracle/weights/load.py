@@ -92,7 +92,7 @@ def _given(path: Path, config: ModelConfig | None) -> ModelConfig | None:
 
 def _synthetic(seed: str, config: ModelConfig | None) -> Weights:
     if not seed.isascii() or not seed.isdigit() or len(seed) > 20:
-        raise LanelockError(f"{SYNTHETIC}{seed}: the seed must be a whole number.")
+        raise LanelockError(f"{SYNTHETIC}{seed}: the seed must be a whole number of 0 to 2^64 - 1.")
     if config is None:
         raise LanelockError(f"{SYNTHETIC}{seed}: synthetic weights need a config.")
     return SyntheticWeights(config, int(seed))
