@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.cli import COMMANDS, main
-from harness.cli.kernels import mutant_files
+from harness.cli.kernels import lock_files, mutant_files
 from kernels.catalogue import KERNELS, ROOMS, by_room, kernel
 from kernels.entry import Kernel
 from kernels.places import ROOT, page, places
@@ -67,6 +67,20 @@ class TestKernels:
         assert mutant_files("rms_norm") == ["locks/mutants/norms.toml"]
         assert mutant_files("gemm_mma") == ["locks/mutants/projection.toml"]
         assert mutant_files("memory_read") == ["locks/mutants/memory.toml"]
+
+    def test_names_every_lock_file_that_holds_a_room(self) -> None:
+        """The room's own first, then those that strength runs for its source. Red: the file of the stem alone."""
+        found = {room: lock_files(room) for room in ROOMS}
+        stems = {room: [file.removeprefix("locks/test_").removesuffix(".py") for file in found[room]] for room in ROOMS}
+
+        assert {"projection", "projection_ring", "columns"} <= set(stems["projection_stream"])
+        assert stems["add"][0] == "add"
+        assert {"projection", "projection_ring", "hopper"} <= set(stems["gemm_wg"])
+        assert stems["attention_combine"][0] == "attention"
+        assert {"attention", "batch_sizes", "state_traffic", "dependent"} <= set(stems["attention_combine"])
+        assert "columns" in stems["swiglu"]
+        assert all((ROOT / file).is_file() for files in found.values() for file in files)
+        assert all(files[0] == str(places(room)["locks"]) for room, files in found.items())
 
     @pytest.mark.parametrize("room", ROOMS)
     def test_hold_planted_faults_in_every_room(self, room: str) -> None:

@@ -14,7 +14,7 @@ from kernels.entry import Buffer, Kernel
 from kernels.places import ROOT, places
 from reports.strength.mutant import load_planted
 from reports.strength.plan import PLANTED
-from reports.strength.rooms import room_of
+from reports.strength.rooms import locks_by_words, locks_of, room_of
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,9 +26,18 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def shown_places(room: str) -> dict[str, str | None]:
-    """Role -> file of the room (of mutants several, with commas), relative to the checkout; None where it has none."""
+    """Role -> file of the room (locks, mutants: several, with commas), relative to the checkout; None for none."""
     found = {role: str(path) if (ROOT / path).exists() else None for role, path in places(room).items()}
-    return found | {"mutants": ", ".join(mutant_files(room)) or None}
+    return found | {"locks": ", ".join(lock_files(room)) or None, "mutants": ", ".join(mutant_files(room)) or None}
+
+
+def lock_files(room: str) -> list[str]:
+    """The room's own locks, then the others that `lanelock strength` runs for its source; none without a checkout."""
+    if not (ROOT / PLANTED).is_dir():
+        return []
+    source = f"kernels/{room}.cu"
+    others = (*locks_of(room_of(source), ROOT), *locks_by_words(ROOT / source))
+    return list(dict.fromkeys((str(places(room)["locks"]), *others)))
 
 
 def mutant_files(room: str) -> list[str]:

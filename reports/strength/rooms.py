@@ -99,7 +99,7 @@ SPECIAL: tuple[Room, ...] = (
     Room(
         "attention",
         ("kernels/attention*", "oracle/bits/attention.py"),
-        ("locks/test_attention.py", "locks/test_state_traffic.py"),
+        ("locks/test_attention.py", "locks/test_state_traffic.py", "locks/test_batch_sizes.py"),
     ),
     Room("lowering", ("kernels/lowering.py", "kernels/tuning.py"), ("locks/test_lowering.py",)),
     Room(
@@ -154,11 +154,17 @@ SPECIAL: tuple[Room, ...] = (
 
 #: Stems -> the stems of their lock files, where several files are one operation.
 _RINGS = "projection projection_ring"
-FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_*", _RINGS), ("projection_stream", _RINGS),
-            ("projection_tile", "projection"))  # fmt: skip
+FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_*", _RINGS),
+            ("projection_stream", f"{_RINGS} columns"), ("projection_tile", "projection"),
+            ("delta_rule", "delta_rule state_traffic batch_sizes"),
+            ("delta_chunk", "delta_chunk delta_rule state_traffic batch_sizes"))  # fmt: skip
 
-#: What a kernel that waits for the launch ahead by itself calls: a lock of its own reads its machine code.
-_WAITS = ("overlap_launches", "await_launches_before")
+#: What the source of a room may say -> the lock file that holds all who do: waiting for the launch ahead by itself,
+#: which is read in the machine code, and codes written by columns.
+_SAID = {
+    "locks/test_dependent.py": ("overlap_launches", "await_launches_before"),
+    "locks/test_columns.py": ("int columns",),
+}
 
 #: Folders whose files form stem rooms.
 STEM_FOLDERS = ("kernels", "oracle", "oracle/bits")
@@ -178,13 +184,17 @@ def locks_of(room: str, root: Path) -> tuple[str, ...]:
     named = next((r.locks for r in SPECIAL if r.name == room), ())
     family = next((lock for pattern, lock in FAMILIES if fnmatch(room, pattern)), room)
     wanted = named or tuple(f"locks/test_{stem}.py" for stem in family.split())
-    source = root / "kernels" / f"{room}.cu"
-    if source.exists() and any(wait in source.read_text() for wait in _WAITS):
-        wanted = (*dict.fromkeys((*wanted, "locks/test_dependent.py")),)
+    wanted = (*dict.fromkeys((*wanted, *locks_by_words(root / "kernels" / f"{room}.cu"))),)
     found = tuple(p.relative_to(root).as_posix() for pattern in wanted for p in sorted(root.glob(pattern)))
     if not found:
         raise LanelockError(f"room {room} has no lock file; looked for {', '.join(wanted)}")
     return found
+
+
+def locks_by_words(source: Path) -> tuple[str, ...]:
+    """The lock files that hold every source that says what this one does."""
+    text = source.read_text() if source.exists() else ""
+    return tuple(lock for lock, words in _SAID.items() if any(word in text for word in words))
 
 
 def all_rooms(root: Path) -> list[str]:
