@@ -2,17 +2,20 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 
 from harness.cli import main, parser
 from harness.cli.numbers import ABOVE_ZERO, LEAST
 from kernels.places import ROOT
+from kernels.tuning import VARIABLE
 from locks.test_outputs import options
 
 #: Numbers whose command says what they must be: shares, counts with a meaning below, and places in a trace.
 OWN = {"tolerance", "positions", "samples", "drift", "at", "number"}
 NUMBERS = [(path, action) for path, action in options(parser()) if action.type in (int, float)]
+TINY = "--weights synthetic:1 --config tiny"
 BELOW = LEAST | dict.fromkeys(ABOVE_ZERO, 1)
 
 
@@ -73,3 +76,63 @@ def test_a_decode_names_the_option_and_what_it_may_be(
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
+
+
+#: A command line for every command that takes the option; what it writes goes nowhere before it is refused.
+TUNED = {
+    "plan": "plan --config tiny",
+    "decode": f"decode {TINY} --tokens 1 --n 1 --engine host",
+    "logits": f"logits {TINY} --tokens 1 --engine host --out OUT.npy",
+    "mtp-logits": f"mtp-logits {TINY} --tokens 1,2 --engine host --out OUT.npy",
+    "trace": f"trace {TINY} --tokens 1",
+    "emit": f"emit {TINY} --tokens 1 --n 1 --out OUT.cu",
+}
+
+
+class TestTuning:
+    """Changed knobs, by option or by variable."""
+
+    PLAN = ("plan", "--config", "tiny", "--json")
+
+    def kernels(self, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+        """The kernels of a plan."""
+        assert main([*self.PLAN, *words]) == 0
+        return [row["kernel"] for row in json.loads(capsys.readouterr().out)["launches"]]
+
+    def test_of_a_plan_are_the_variable_unless_the_option_is_given(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A plan is the one that a decode runs under the same variable. Red: knobs of the option alone."""
+        text = '{"lowering": "gemm_dp4a"}'
+        plain, asked = self.kernels(capsys), self.kernels(capsys, "--tuning", text)
+        monkeypatch.setenv(VARIABLE, text)
+
+        assert plain != asked == self.kernels(capsys)
+        assert "gemm_mma<1>" in self.kernels(capsys, "--tuning", '{"lowering": "gemm_mma"}')
+
+    def test_commands_below_are_all(self) -> None:
+        """Every command that takes the option is held. Red: a new one that ignores the variable."""
+        found = {path for path, action in options(parser()) if "--tuning" in action.option_strings}
+
+        assert found == set(TUNED)
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"), [("{", f"{VARIABLE} is not JSON"), ('{"warp": 8}', f"{VARIABLE}: unknown field 'warp'")]
+    )
+    @pytest.mark.parametrize("words", TUNED.values(), ids=TUNED)
+    def test_of_the_variable_are_refused_by_its_name(
+        self, words: str, text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """No JSON and unknown fields are one sentence in every command, and nothing is written."""
+        monkeypatch.setenv(VARIABLE, text)
+
+        assert main(words.replace("OUT", str(tmp_path / "out")).split()) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"lanelock: {sentence}")
+        assert told.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_readme_names_the_variable(self) -> None:
+        """What changes a plan from outside can be found. Red: a variable that only the source knows."""
+        assert f"`{VARIABLE}`" in (ROOT / "README.md").read_text()

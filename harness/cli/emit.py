@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from harness.cache import write_whole
+from harness.cli.engine_input import add_tuning, knobs
 from harness.cli.model_input import open_weights, read_batch, read_tokens
 from harness.cli.output import check_output
 from harness.cli.plan import MACHINES
@@ -13,7 +14,6 @@ from harness.engine.session import MOST_LANES
 from kernels.lanes import lane
 from kernels.programs import Setting
 from kernels.steps import make_plan
-from kernels.tuning import tuning
 from oracle.errors import LanelockError
 from oracle.weights.atomic import written_whole
 
@@ -30,7 +30,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--n", required=True, type=int, metavar="N", help="tokens to make after each prompt")
     sub.add_argument("--drafts", type=int, default=0, metavar="K", help="drafts a step (0 to 4)")
     sub.add_argument("--chunk", type=int, default=16, metavar="N", help="prompt tokens a pass (16)")
-    sub.add_argument("--tuning", metavar="JSON", help="changed knobs")
+    add_tuning(sub)
     sub.add_argument("--out", required=True, type=Path, metavar="FILE.cu", help="program to write, FILE.bin beside it")
     sub.set_defaults(func=run)
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     requests = [Request(tuple(int(t) for t in prompt), args.n) for prompt in prompts]
     weights, machine = open_weights(args), MACHINES[args.machine][0]
     B, limit = min(len(requests), MOST_LANES), max(len(r.prompt) for r in requests) + args.n
-    setting = Setting(weights.config, lane(args.lane), B, B, limit, machine, tuning(args.tuning, "--tuning"))
+    setting = Setting(weights.config, lane(args.lane), B, B, limit, machine, knobs(args))
     plan = make_plan(setting, min(args.chunk, limit), args.drafts)
     title = f"Model {weights.config.name}, lane {args.lane}, {B} sequences, {args.drafts} drafts a step."
     text, pieces = program(recorded(setting, plan, weights, requests), source.stem, machine.arch, title)

@@ -9,7 +9,7 @@ from harness.cli.model_input import open_weights
 from harness.devices import open_device
 from harness.engine import Choice, Engine, opened
 from kernels.lanes import lane
-from kernels.tuning import VARIABLE, tuning
+from kernels.tuning import VARIABLE, Tuning, tuning
 from oracle.errors import LanelockError
 
 DEFAULT_LANE = "a15"
@@ -18,7 +18,17 @@ DEFAULT_LANE = "a15"
 def add_engine_options(sub: argparse.ArgumentParser) -> None:
     """Options that only the engines on a device read."""
     sub.add_argument("--graphs", action="store_true", help="host, cuda: capture programs once and replay them")
+    add_tuning(sub)
+
+
+def add_tuning(sub: argparse.ArgumentParser) -> None:
+    """The option of changed knobs."""
     sub.add_argument("--tuning", metavar="JSON", help=f"changed knobs, such as {{\"warps\": 8}} (or {VARIABLE})")
+
+
+def knobs(args: argparse.Namespace) -> Tuning:
+    """The knobs of the option, else of the variable. Raises LanelockError, naming which, as `tuning` does."""
+    return tuning(args.tuning, "--tuning") if args.tuning else tuning(os.environ.get(VARIABLE))
 
 
 def engine_lane(args: argparse.Namespace) -> str:
@@ -32,8 +42,7 @@ def chosen(args: argparse.Namespace, *, B: int = 1, limit: int, chunk: int, draf
     """The choice of these options. Raises LanelockError for a lane or a knob that does not exist."""
     name = engine_lane(args)
     lane(name)
-    knobs = tuning(args.tuning, "--tuning") if args.tuning else tuning(os.environ.get(VARIABLE))
-    return Choice(name, B, limit, chunk, drafts, bool(args.graphs), knobs)
+    return Choice(name, B, limit, chunk, drafts, bool(args.graphs), knobs(args))
 
 
 @contextmanager

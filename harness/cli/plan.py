@@ -6,12 +6,12 @@ import json
 
 from rich.table import Table
 
+from harness.cli.engine_input import add_tuning, knobs
 from harness.cli.report import wide_console
 from kernels.lanes import lane
 from kernels.lowering import Machine
 from kernels.programs import Setting
 from kernels.steps import make_plan
-from kernels.tuning import tuning
 from oracle.config import load
 from oracle.errors import LanelockError
 from reports.plan_floor import Floor, floors
@@ -37,7 +37,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sub.add_argument("--chunk", type=int, default=512, metavar="N", help="tokens of a prefill chunk (default: 512)")
     sub.add_argument("--drafts", type=int, default=1, metavar="K", help="drafts a step (default: 1)")
     sub.add_argument("--bandwidth", type=float, metavar="GB/S", help="measured bandwidth in place of the data sheet's")
-    sub.add_argument("--tuning", metavar="JSON", help="changed knobs")
+    add_tuning(sub)
     sub.add_argument("--summary", action="store_true", help="a line a kernel instead of a line a launch")
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.set_defaults(func=run)
@@ -46,8 +46,8 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run(args: argparse.Namespace) -> None:
     """Print the program."""
     machine, bandwidth = MACHINES[args.machine]
-    B, knobs = args.batch, tuning(args.tuning, "--tuning")
-    setting = Setting(load(args.config), lane(args.lane), B, B, args.limit, machine, knobs)
+    B = args.batch
+    setting = Setting(load(args.config), lane(args.lane), B, B, args.limit, machine, knobs(args))
     plan = make_plan(setting, args.chunk, args.drafts)
     if args.program not in plan.programs:
         names = ", ".join(n for n in plan.programs if not n.startswith("load."))
