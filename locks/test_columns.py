@@ -117,6 +117,14 @@ def handed_on(launches: tuple[Launch, ...]) -> list[tuple[bool, bool]]:
     return found
 
 
+class TestReaders:
+    """Only the streaming projections read codes by columns."""
+
+    def test_are_the_streams(self) -> None:
+        """Every other kernel with codes reads them by rows. Red: a reader known by the wrong buffer."""
+        assert {k.name for k in KERNELS if reads_columns(k)} == {"projection_stream", "projection_stream_q4"}
+
+
 class TestPlans:
     """In a plan every projection finds its codes in the order in which it reads them."""
 
