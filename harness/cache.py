@@ -35,13 +35,18 @@ def cached(key: str, produce: Callable[[Path], None], root: Path | None = None) 
 
     Of several processes that ask at once one produces and the others wait for it. The entry is made under a
     temporary name and renamed, so a process that dies half way leaves no entry. Whatever `produce` raises is
-    raised here, and nothing is kept.
+    raised here, and nothing is kept. Raises LanelockError where the folder takes no files.
     """
     folder = (root or cache_root()) / key[:2]
     entry = folder / key
     if entry.exists():
         return entry
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(entry)
+    except OSError as error:
+        said = f"cannot be written ({error.strerror}); LANELOCK_CACHE names another folder"
+        raise LanelockError(f"compile cache {folder.parent}: {said}.") from error
     with (folder / f"{key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if entry.exists():

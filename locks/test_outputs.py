@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import harness.cli.golden
 import harness.record
 from harness import cli
-from harness.cache import write_whole
+from harness.cache import cached, write_whole
 from harness.record import check_records
 from oracle.errors import LanelockError
 
@@ -134,6 +135,24 @@ def test_options_of_the_locks_are_refused_before_anything_runs(words: str) -> No
 
     assert (done.returncode, done.stdout) == (pytest.ExitCode.USAGE_ERROR, "")
     assert words.split()[1] in done.stderr
+
+
+def test_a_golden_that_cannot_be_written_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of goldens that takes no files ends with 2 and its name; the device that is missing goes unnoticed."""
+    monkeypatch.setattr(harness.cli.golden, "FOLDER", Path("/proc"))
+
+    assert cli.main(["golden", "record", "--device", "cuda:99", "--reason", "none"]) == 2
+    assert "/proc is no folder that this user may write to" in capsys.readouterr().err
+
+
+def test_a_compile_cache_that_takes_no_files_is_named(tmp_path: Path) -> None:
+    """The folder, why, and the variable that names another: /proc, and a file in place of a folder."""
+    (tmp_path / "file").write_text("")
+    for root in (Path("/proc/none"), tmp_path / "file"):
+        with pytest.raises(LanelockError, match=f"compile cache {root}: cannot be written .*; LANELOCK_CACHE names"):
+            cached("ab12", lambda path: path.write_text("") and None, root)
 
 
 def test_a_file_that_can_no_longer_be_written_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from golden.check import Outcome, Reference, check, commit_reference, device_reference, difference, stale
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import BOUNDED, LANES, source, sources
-from golden.stream import Golden, read_all, replace
+from golden.stream import FOLDER, Golden, read_all, replace
 from harness.device import Device, NotRun
 from harness.devices import available, check_choice, open_device
 from harness.engine import Choice, Engine, Request, opened
@@ -73,6 +73,7 @@ def run_record(args: argparse.Namespace) -> None:
     Files are written when all streams are decoded: a fault leaves every golden as it was, and each is recorded from the
     tree as it was found.
     """
+    check_records(FOLDER)
     device = open_device(args.device)
     goldens: list[Golden] = []
     with shown("recording") as progress:

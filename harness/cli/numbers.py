@@ -34,6 +34,7 @@ def check_numbers(args: argparse.Namespace) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if name in LEAST and not LEAST[name] <= value < math.inf:
-            raise LanelockError(f"--{name.replace('_', '-')}: {value} is not at least {LEAST[name]} and finite")
+            finite = " and finite" if isinstance(value, float) else ""
+            raise LanelockError(f"--{name.replace('_', '-')}: {value} is not at least {LEAST[name]}{finite}")
         if name in ABOVE_ZERO and not 0 < value < math.inf:
             raise LanelockError(f"--{name}: {value} is not above 0 and finite")
