@@ -35,6 +35,12 @@ class TestNumbers:
         """Every number is in the table of least values, or its command has its own. Red: a new option left out."""
         assert sorted({action.dest for _, action in NUMBERS} - set(LEAST) - set(ABOVE_ZERO) - OWN) == []
 
+    def test_are_counted_from_one_or_from_none(self) -> None:
+        """What there must be one of, to do anything; the others may be none. Red: a batch of one refused."""
+        ones = {"against_batch", "batch", "chunk", "context", "n", "prefill", "prompt", "repeats"}
+
+        assert {name: least for name, least in LEAST.items() if least} == dict.fromkeys(ones, 1)
+
     @pytest.mark.parametrize(
         ("path", "action"),
         [(p, a) for p, a in NUMBERS if a.dest in BELOW],
@@ -48,8 +54,9 @@ class TestNumbers:
             assert main([*required(path, action), f"{name}={value}"]) == 2
             told = capsys.readouterr()
             assert told.out == ""
-            assert told.err.startswith(f"lanelock: {name}: {'' if action.type is int else float(value)}")
-            assert told.err.count("\n") == 1
+            least_said = f"above {least - 1}" if action.dest in ABOVE_ZERO else f"at least {least}"
+            shown, finite = (value, "") if action.type is int else (str(float(value)), " and finite")
+            assert told.err == f"lanelock: {name}: {shown} is not {least_said}{finite}\n"
 
     @pytest.mark.parametrize("value", [0.5, 1e-300, 4800])
     def test_a_bandwidth_may_be_any_above_nothing(self, value: float, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import harness.cli.golden
 import harness.record
 from harness import cli
 from harness.cache import cached, write_whole
+from harness.cli.output import check_output
 from harness.record import check_records
 from oracle.errors import LanelockError
 
@@ -135,6 +136,20 @@ def test_options_of_the_locks_are_refused_before_anything_runs(words: str) -> No
 
     assert (done.returncode, done.stdout) == (pytest.ExitCode.USAGE_ERROR, "")
     assert words.split()[1] in done.stderr
+
+
+@pytest.mark.parametrize(("source", "read"), [("w.safetensors", ("config.json",)),
+                                              ("m.index.json", ("shard.safetensors", "config.json"))])  # fmt: skip
+def test_what_lies_beside_weights_is_not_written_over(source: str, read: tuple[str, ...], tmp_path: Path) -> None:
+    """The config of a file, and the shards of an index, are read too; another file beside it may be replaced."""
+    for name in ("w.safetensors", "config.json", "m.index.json", "shard.safetensors"):
+        (tmp_path / name).write_text("")
+    for name in read:
+        out = tmp_path / name
+        with pytest.raises(LanelockError, match=f"{out}: is the same file as {out}, which is read"):
+            check_output(out, str(tmp_path / source))
+    if source == "w.safetensors":
+        check_output(tmp_path / "shard.safetensors", str(tmp_path / source))
 
 
 def test_a_golden_that_cannot_be_written_is_refused_before_anything_runs(

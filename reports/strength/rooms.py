@@ -63,6 +63,11 @@ SPECIAL: tuple[Room, ...] = (
         ("reports/plan_floor.py", "harness/cli/plan.py"),
         ("locks/test_plan.py", "locks/test_bisect.py"),
     ),
+    Room(
+        "options",
+        ("harness/cli/numbers.py", "harness/cli/output.py"),
+        ("locks/test_options.py", "locks/test_outputs.py", "locks/test_weight_commands.py"),
+    ),
     Room("sanitize", ("reports/sanitizer.py", "harness/cli/sanitize.py"), ("locks/test_sanitize.py",)),
     Room("emit", ("harness/emit/*.py",), ("locks/test_emit.py",)),
     Room("bisect", ("harness/bisect.py", "harness/commits.py", "harness/trace.py"), ("locks/test_bisect.py",)),
