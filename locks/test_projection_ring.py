@@ -75,6 +75,12 @@ class TestStream:
             assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
 
 
+    def test_a_copy_may_be_a_whole_slice(self, device: Device) -> None:
+        """Copies of 4 chunks, where a slice is 6 and one buffer, are the contract. Red: a limit of one chunk fewer."""
+        f, o = form("projection_stream"), operands(3, 33, 8 * 6 * 128, 1)
+
+        assert_same_bits(run(device, f, o, span=4, stages=2, grid=1, width=2), f.expected(o), str(f))
+
     @pytest.mark.parametrize(("cols", "warps"), [(8, 20), (32, 16), (64, 12)])
     def test_the_most_warps_are_taken(self, device: Device, cols: int, warps: int) -> None:
         """As many warps as the kernel is compiled for give the contract. Red: one fewer at most."""

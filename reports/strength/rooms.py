@@ -121,6 +121,7 @@ SPECIAL: tuple[Room, ...] = (
         "hopper",
         (
             "harness/host/runtime/bulk.cpp",
+            "harness/host/runtime/copies.cpp",
             "harness/host/runtime/wgmma.cpp",
             "harness/host/runtime/hopper.h",
             "kernels/hopper.cuh",
