@@ -7,7 +7,9 @@ from harness.cuda.compile import compile_instances
 from harness.device import Device
 from harness.ptx import census
 from harness.run import run_once
+from kernels.entry import resolve
 from kernels.projections import panel_bytes
+from kernels.rules import SHARED
 from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run, width
 from locks.support import assert_same_bits, watched
 from oracle.bits import projection as contract
@@ -74,6 +76,15 @@ class TestStream:
             o = operands(3, 75, 32 * KB, 1)
             assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
 
+
+    def test_all_of_shared_memory_may_be_taken(self) -> None:
+        """A layout of exactly what a block may have is admitted, one warp more is not. Red: a byte left over."""
+        full = {"held": 8, "width": 18, "warps": 3, "span": 2, "stages": 16}
+        f, o = Form("projection_stream", {"WORDS": 1, "BITS": 8, "COLS": 8}, full), operands(1, 16, 256, 1)
+
+        assert f.kernel.geometry(resolve(f.instance, {**o.dims, **full})).smem == SHARED
+        assert f.admits(o)
+        assert not Form(f.name, f.template, {**full, "warps": 4}).admits(o)
 
     def test_a_copy_may_be_a_whole_slice(self, device: Device) -> None:
         """Copies of 4 chunks, where a slice is 6 and one buffer, are the contract. Red: a limit of one chunk fewer."""
