@@ -79,7 +79,8 @@ __device__ inline void multiply(float (&acc)[PANELS * TILES][4], const unsigned 
           const unsigned pair[2] = {column.codes[word][b / 2][b % 2 * 2], column.codes[word][b / 2][b % 2 * 2 + 1]};
           lane::mma_s8(d[word], w[p][b], pair, lane::MAGIC);
         }
-        lane::scale_products<WORDS>(t[p], d, s[p][b]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) t[p][i] = lane::scaled_product<WORDS, true>(d, i, s[p][b]);
       }
 #pragma unroll
       for (int side = 0; side < 2; ++side)

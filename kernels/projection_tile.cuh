@@ -6,28 +6,22 @@ namespace lane {
 
 constexpr int SHARED_BUDGET = 227 * 1024;  // bytes of shared memory that any block can have on any architecture
 
-// t = the products of one block, d on MAGIC, with the scales of the fragment's rows, which are weights
-template <int WORDS>
-__device__ inline void scale_products(float (&t)[4], const int (&d)[WORDS][4], const WeightScale (&s)[2]) {
+// element i of the products of one block, d on MAGIC, times its weight's scale: the rows of the fragment are weights, or its
+// columns are
+template <int WORDS, bool WEIGHTS_IN_ROWS>
+__device__ inline float scaled_product(const int (&d)[WORDS][4], int i, const WeightScale (&s)[2]) {
+  int dot[WORDS];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    int dot[WORDS];
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) dot[word] = d[word][i];
-    t[i] = scaled(dot, s[i / 2]);
-  }
+  for (int word = 0; word < WORDS; ++word) dot[word] = d[word][i];
+  return scaled(dot, s[WEIGHTS_IN_ROWS ? i / 2 : i % 2]);
 }
 
-// acc += the products of one block, d on MAGIC: the rows of the fragment are weights, or its columns are
+// acc += the products of one block
 template <int WORDS, bool WEIGHTS_IN_ROWS>
 __device__ inline void add_products(float (&acc)[4], const int (&d)[WORDS][4], const WeightScale (&s)[2], const float (&xs)[2]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    int dot[WORDS];
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) dot[word] = d[word][i];
-    acc[i] = fmaf(scaled(dot, s[WEIGHTS_IN_ROWS ? i / 2 : i % 2]), xs[WEIGHTS_IN_ROWS ? i % 2 : i / 2], acc[i]);
-  }
+  for (int i = 0; i < 4; ++i)
+    acc[i] = fmaf(scaled_product<WORDS, WEIGHTS_IN_ROWS>(d, i, s), xs[WEIGHTS_IN_ROWS ? i % 2 : i / 2], acc[i]);
 }
 
 // A chunk of ROWS rows of activations in shared memory: codes [word][row], then scales [block][place of the row]. With

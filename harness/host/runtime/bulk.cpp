@@ -127,11 +127,7 @@ void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier) 
   BulkCopy c{to, from, bytes, &state_of(barrier), false};
   if (running.launch->copies == EAGER) return complete(c);
   memset(to, POISON, bytes);
-  if (engine.count == engine.room) {
-    engine.room = engine.room ? 2 * engine.room : 64;
-    engine.list = static_cast<BulkCopy*>(realloc(engine.list, engine.room * sizeof(BulkCopy)));
-  }
-  engine.list[engine.count++] = c;
+  append(engine, c);
   complete_some();
 }
 

@@ -86,12 +86,8 @@ void copy_async(void* shared, const void* global, unsigned bytes, unsigned fille
   if (running.launch->copies == EAGER) return complete(c);
   memset(to, POISON, bytes);
   Copies& q = queue();
-  if (q.count == q.room) {
-    q.room = q.room ? 2 * q.room : 32;
-    q.list = static_cast<Copy*>(realloc(q.list, q.room * sizeof(Copy)));
-  }
   c.group = q.group, c.number = q.issued++;
-  q.list[q.count++] = c;
+  append(q, c);
   if (running.launch->copies == RANDOM) complete_some(q);
 }
 
@@ -123,12 +119,8 @@ static void arrive(unsigned index) {
 
 void copy_arrive(void* barrier) {
   if (running.launch->copies == EAGER) return barrier_arrive(barrier, 0);
-  if (arrivals.count == arrivals.room) {
-    arrivals.room = arrivals.room ? 2 * arrivals.room : 64;
-    arrivals.list = static_cast<Arrival*>(realloc(arrivals.list, arrivals.room * sizeof(Arrival)));
-  }
   Copies& q = queue();
-  arrivals.list[arrivals.count++] = {&q, q.issued, barrier};
+  append(arrivals, Arrival{&q, q.issued, barrier});
   ++machine.progress;  // whoever waits for the barrier may ask for it now
   if (running.launch->copies == RANDOM) arrive_some();
 }

@@ -2,6 +2,7 @@
 // What the parts of the runtime share. One launch at a time: the caller holds the interpreter's lock.
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "machine.h"
 
@@ -57,6 +58,16 @@ struct Running {  // the launch in progress
   bool active;
   char message[4096];
 };
+
+// one more item of a list that grows: anything with list, count and room
+template <class List, class Item>
+void append(List& l, const Item& item) {
+  if (l.count == l.room) {
+    l.room = l.room ? 2 * l.room : 64;
+    l.list = static_cast<Item*>(realloc(l.list, l.room * sizeof(Item)));
+  }
+  l.list[l.count++] = item;
+}
 
 extern Machine machine;
 extern Running running;
