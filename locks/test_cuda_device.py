@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from harness.cuda import list_gpus
-from harness.cuda.bindings import core_device
+from harness.cuda.bindings import checked, core_device, driver
 from harness.cuda.device import CudaDevice
 from harness.cuda.gpus import Gpus, target
 from harness.cuda.launch import Built, check_geometry, pack
 from harness.cuda.memory import GUARD, GUARD_BYTE, check_guard, footprint, guards, place
 from harness.cuda.report import Report
-from harness.device import Device, DeviceError, Memory, NotRun, OutOfBounds
+from harness.device import Device, DeviceError, Memory, NotRun, OutOfBounds, Properties
 from harness.sources import KERNELS
 from harness.workers import BUDGET, CALLER, SHARERS, VISIBLE
 from kernels.entry import ALL_ARCHS, Geometry, instance
@@ -157,6 +157,55 @@ class TestRefusals:
             check_geometry(built(smem=1000), Geometry((1, 1, 1), (1, 1, 1), smem=200), 1100, clusters=False)
 
 
+class Asked:
+    """The context of a GPU that is not there: every call succeeds, and what functions are asked to be is kept."""
+
+    label, stream = "cuda:0", None
+
+    def __init__(self) -> None:
+        self.api, self.asked = self, list[tuple[str, int]]()
+        self.CUfunction_attribute = self
+
+    def __getattr__(self, name: str) -> Any:
+        return name.removeprefix("CU_FUNC_ATTRIBUTE_") if name.isupper() else lambda *_: (0, None)
+
+    def cuFuncSetAttribute(self, _: Any, attribute: str, value: int) -> tuple[int, None]:  # noqa: N802  the driver's name
+        self.asked.append((attribute, value))
+        return 0, None
+
+
+class TestSharedMemory:
+    """What a function is asked to be before it is launched; no GPU needed."""
+
+    def asked(self, monkeypatch: pytest.MonkeyPatch, launches: list[int], static: int = 0) -> list[tuple[str, int]]:
+        """What the driver is asked for by launches of one function with so many bytes of dynamic shared memory."""
+        monkeypatch.setattr("harness.cuda.device.configuration", lambda *_, **__: None)
+        device, context = object.__new__(CudaDevice), Asked()
+        device.properties = Properties("fake", "cuda", "sm_90a", 1, 232448, 0, "", "")
+        device._context, device._opted_in, device._clusters = context, {}, False  # type: ignore[assignment]
+        function = replace(built(smem=static), function=4096)
+        y = Memory("y", 4096, 256, None)
+        for smem in launches:
+            device.launch(function, Geometry((1, 1, 1), (64, 1, 1), smem), [y, 63, 63])
+        return context.asked
+
+    @pytest.mark.parametrize(("smem", "static"), [(0, 0), (0, 48 << 10), (48 << 10, 0), (40 << 10, 8 << 10)])
+    def test_within_the_default_asks_for_nothing(self, smem: int, static: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A kernel that needs no opt-in keeps the L1. Red: shared memory preferred for every kernel."""
+        assert self.asked(monkeypatch, [smem], static) == []
+
+    def test_beyond_it_is_asked_for_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A launch that opts in asks for its bytes and for all of the shared memory; later ones only for more bytes.
+
+        Red: a request at each launch, a larger launch that keeps the smaller one's bytes, what is declared uncounted.
+        """
+        first = [("MAX_DYNAMIC_SHARED_SIZE_BYTES", 44 << 10), ("PREFERRED_SHARED_MEMORY_CARVEOUT", 100)]
+        more = [("MAX_DYNAMIC_SHARED_SIZE_BYTES", 200 << 10), ("PREFERRED_SHARED_MEMORY_CARVEOUT", 100)]
+
+        launches = [n << 10 for n in (40, 44, 44, 42, 200, 44, 200)]
+        assert self.asked(monkeypatch, launches, static=8 << 10) == first + more
+
+
 @pytest.mark.gpu
 class TestMemory:
     """Memory of a GPU."""
@@ -222,6 +271,22 @@ class TestLaunches:
         gpu.free(target_)
 
         assert (result == x[::-1]).all()
+
+    def test_only_an_opt_in_prefers_shared_memory(self, gpu: CudaDevice) -> None:
+        """The driver gives all of a multiprocessor's shared memory to the function that opted in, not to one beside it.
+
+        Red: a preference for every kernel, which leaves those within the default no L1.
+        """
+        y, n = gpu.alloc("y", 4 * 64), 64
+        large, small = gpu.build(instance(REVERSE)), gpu.build(instance(STRAY))
+        words = gpu.properties.shared_per_block // 4
+        gpu.launch(large, Geometry((1, 1, 1), (n, 1, 1), smem=4 * words), [y, y, n, words])
+        gpu.launch(small, Geometry((1, 1, 1), (n, 1, 1)), [y, n - 1, n - 1])
+        gpu.free(y)
+        carveout = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        found = [checked(driver().cuFuncGetAttribute(carveout, k.function), "carve-out") for k in (large, small)]
+
+        assert found == [100, -1]
 
     def test_cluster_dimensions_reach_the_kernel(self, gpu: CudaDevice) -> None:
         """In a grid of 8 blocks with clusters of 4 the ranks count 0 to 3 twice."""

@@ -153,6 +153,21 @@ class TestText:
         assert [text.count(f"namespace room_{n} {{") for n in ("conv", "gates", "rms_norm", "swiglu")] == [1] * 4
         assert text.index("struct half_t {") < text.index("namespace room_conv {")
 
+    def test_prefers_shared_memory_where_a_launch_opts_in(self) -> None:
+        """What a function is asked to be stands behind the opt-in, as the device's own launches have it.
+
+        Red: shared memory preferred for every kernel, which leaves those within the default no L1.
+        """
+        asked = re.compile(r"cudaFuncSetAttribute\(kernel, cudaFuncAttribute(\w+), (\w+)\)")
+        text = self.text()[1]
+        opt_in = text.split("  if (shared + own.sharedSizeBytes > DEFAULT_SHARED) {\n")[1].split("\n  }\n")[0]
+
+        assert asked.findall(text) == asked.findall(opt_in)
+        assert dict(asked.findall(text)) == {
+            "MaxDynamicSharedMemorySize": "shared",
+            "PreferredSharedMemoryCarveout": "100",
+        }
+
     def test_is_the_same_each_time(self) -> None:
         """The same decode gives the same bytes. Red: an order of a set, a time, a path."""
         assert self.text()[1:] == self.text()[1:]

@@ -50,6 +50,7 @@ class CudaDevice:
         self._clusters = gpu.capability >= (9, 0)
         self._context = Context(index)
         self._built: dict[str, Built] = {}
+        self._opted_in: dict[int, int] = {}
         self._held = 0
 
     # memory
@@ -137,12 +138,8 @@ class CudaDevice:
         module = context.ok(context.api.cuModuleLoadData(program.cubin), what)
         lowered = program.lowered(instance.expression).encode()
         function = context.ok(context.api.cuModuleGetFunction(module, lowered), what)
-        attributes = context.api.CUfunction_attribute
-        threads = attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        threads = context.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         most = int(context.ok(context.api.cuFuncGetAttribute(threads, function), what))
-        # one division of a multiprocessor's memory for all kernels: to change it, the next one waits until it is empty
-        carveout = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        context.ok(context.api.cuFuncSetAttribute(function, carveout, 100), what)
         self._built[key] = Built(instance, function, module, program.report(instance.expression), most)
         return self._built[key]
 
@@ -165,11 +162,7 @@ class CudaDevice:
         check_geometry(built, geometry, self.properties.shared_per_block, self._clusters)
         packed = pack(built.instance, args)
         if geometry.smem + built.report.smem > DEFAULT_SHARED:
-            opt_in = context.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            context.ok(
-                context.api.cuFuncSetAttribute(built.function, opt_in, geometry.smem),
-                f"{name}: opt-in to {geometry.smem} bytes of shared memory",
-            )
+            self._opt_in(built, geometry.smem)
         early = self._clusters and (dependent or built.instance.kernel.dependent)
         config = configuration(geometry, self._stream(stream), dependent=early)
         if isinstance(stream, Capture):
@@ -180,6 +173,22 @@ class CudaDevice:
             context.api.cuLaunchKernelEx(config, built.function, packed.pointer, 0),
             f"launch of {name} with grid {geometry.grid}, block {geometry.block}, {geometry.smem} bytes shared",
         )
+
+    def _opt_in(self, built: Built, nbytes: int) -> None:
+        """Ask the driver for dynamic shared memory beyond the default; again only for more."""
+        context, function = self._context, int(built.function)
+        if nbytes <= self._opted_in.get(function, 0):
+            return
+        what = f"{built.instance.expression}: opt-in to {nbytes} bytes of shared memory"
+        attributes = context.api.CUfunction_attribute
+        # a multiprocessor divides one memory between the L1 and what blocks share. Kernels that opt in want all of it
+        # shared, so that their blocks fit; the others live on the L1 and ask for nothing.
+        for attribute, value in (
+            (attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes),
+            (attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100),
+        ):
+            context.ok(context.api.cuFuncSetAttribute(built.function, attribute, value), what)
+        self._opted_in[function] = nbytes
 
     def synchronize(self) -> None:
         """Wait for all launches; raises DeviceError naming the launches of which one faulted."""

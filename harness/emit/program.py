@@ -43,11 +43,18 @@ struct Place {
   operator T*() const { return reinterpret_cast<T*>(at); }
 };
 
+constexpr std::size_t DEFAULT_SHARED = 48 * 1024;  // of a block, without asking
+
 template <class... P, class... A>
 void launch(const char* label, void (*kernel)(P...), dim3 grid, dim3 block, unsigned shared, unsigned cluster,
             bool early, cudaStream_t stream, A... args) {
-  if (shared) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), label);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100), label);
+  cudaFuncAttributes own;
+  check(cudaFuncGetAttributes(&own, kernel), label);
+  // a kernel within the default lives on the L1, and asks for none of the memory that the two are divided from
+  if (shared + own.sharedSizeBytes > DEFAULT_SHARED) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), label);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100), label);
+  }
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {grid, block, shared, stream, attributes, 0};
   if (cluster > 1) {
