@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from harness import cli
-from harness.cuda.compiler import CONTRACT_FLAGS
+from harness.cuda.compiler import CONTRACT_FLAGS, compile_source
 from harness.device import Device
 from harness.emit import Recording, program, recorded
 from harness.emit.recording import Run, Told, Write
 from harness.emit.sources import sources
 from harness.engine import Choice, Engine, Request
 from harness.engine.session import setting
+from harness.sources import KERNELS
 from kernels.lanes import lane
 from kernels.places import ROOT
 from kernels.programs import Setting
@@ -143,8 +144,14 @@ class TestText:
         sizes = re.findall(r"^  write\(buffer_\w+ \+ \d+u, (\d+)u\);", text, re.MULTILINE)
         assert sum(map(int, sizes)) == len(data)
 
+    def test_of_every_room_compiles_as_one(self) -> None:
+        """All rooms in one translation unit are no error. Red: helpers of two rooms, or their headers, that collide."""
+        text = sources(path.name for path in KERNELS.glob("*.cu"))
+
+        assert compile_source(text, "rooms.cu", [], "sm_90a").cubin
+
     def test_holds_every_source_once(self) -> None:
-        """Headers stand once, in front of whoever includes them; no quoted include of ours is left."""
+        """What all rooms share stands once, in front of whoever includes it; no quoted include of ours is left."""
         text = sources(["conv.cu", "gates.cu", "rms_norm.cu", "swiglu.cu"])
 
         left = re.findall(r'#include "([^"]+)"', text)  # the host's, behind its own macro

@@ -1,4 +1,4 @@
-"""The CUDA sources of a plan as one text: every header once, every room in a namespace of its own."""
+"""The CUDA sources of a plan as one text: every room in a namespace of its own, what all share in front."""
 
 import re
 from collections.abc import Iterable
@@ -15,23 +15,42 @@ def namespace(source: str) -> str:
 
 
 def sources(names: Iterable[str]) -> str:
-    """Sources below kernels/ in order; a header stands in front of the first room that includes it."""
+    """Sources below kernels/ in order; a header of all rooms stands once, in front of the first that includes it.
+
+    A header of a family of rooms (attention, the streaming projection) stands within each of them: two families may
+    name a helper alike, and no translation unit but this one holds both.
+    """
     done: set[str] = set()
     parts = []
     for name in sorted(names):
-        text = (KERNELS / name).read_text(encoding="utf-8")
-        parts += [_expanded(header, done) for header in _QUOTED.findall(text)]
-        parts.append(f"namespace {namespace(name)} {{\n\n{_QUOTED.sub('', text)}\n}}  // namespace {namespace(name)}\n")
-    return "\n".join(part for part in parts if part)
+        front: list[str] = []
+        text = _expanded(name, included := set(done), front)
+        done |= {header for header in included if _of_all_rooms(header)}
+        parts += [*front, f"namespace {namespace(name)} {{\n\n{text}\n}}  // namespace {namespace(name)}\n"]
+    return "\n".join(parts)
 
 
-def _expanded(header: str, done: set[str]) -> str:
-    """A header with those it includes in their places; what is not below kernels/ is the host's and stays as it is."""
-    if header in done:
-        return ""
-    done.add(header)
+def _of_all_rooms(header: str) -> bool:
+    return "namespace lane {" in (KERNELS / header).read_text(encoding="utf-8")
+
+
+def _expanded(name: str, done: set[str], front: list[str]) -> str:
+    """A source with what it includes in its place; headers of all rooms go to front, where others include them.
+
+    What is not below kernels/ is the host's and stays as it is.
+    """
 
     def included(match: re.Match[str]) -> str:
-        return _expanded(match[1], done) if (KERNELS / match[1]).is_file() else match[0]
+        header = match[1]
+        if not (KERNELS / header).is_file():
+            return match[0]
+        if header in done:
+            return ""
+        done.add(header)
+        text = _expanded(header, done, front)
+        if _of_all_rooms(header) and not _of_all_rooms(name):
+            front.append(text)
+            return ""
+        return text
 
-    return _QUOTED.sub(included, _PRAGMA.sub("", (KERNELS / header).read_text(encoding="utf-8")))
+    return _QUOTED.sub(included, _PRAGMA.sub("", (KERNELS / name).read_text(encoding="utf-8")))
