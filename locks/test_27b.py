@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from golden.sources import LANES
 from harness.cache import cache_key, cached
 from harness.device import Device
 from harness.devices import open_device
-from harness.engine import Choice, Engine, Request, decode, machine_of, opened, prompt_logits
+from harness.engine import Choice, Engine, Request, decode, machine_of, opened, opened_beside, prompt_logits
 from harness.observed import observed
 from kernels.lowering import Machine
 from locks.following import excesses
@@ -52,15 +52,11 @@ def engine(device: Device, choice: Choice) -> Iterator[Engine]:
         yield e
 
 
-def decoded(
-    device: Device, lane: str, B: int, chunk: int = PROMPT, drafts: int = 0
-) -> tuple[list[list[int]], np.ndarray]:
-    """Streams of the first B prompts, and the first one's last logits (those of a step without drafts)."""
-    with engine(device, Choice(lane, B, PROMPT + COUNT, chunk, drafts, graphs=True)) as e:
-        streams = decode(e, requests(B))
-        logits = e.read("logits")[: MODEL.vocab].copy()
-    assert [s.stopped for s in streams] == ["count"] * B
-    return [s.tokens for s in streams], logits
+def decoded(e: Engine) -> tuple[list[list[int]], np.ndarray]:
+    """Streams of as many prompts as it has lanes, and the first one's last logits (those of a step without drafts)."""
+    streams = decode(e, requests(e.setting.B))
+    assert [s.stopped for s in streams] == ["count"] * e.setting.B
+    return [s.tokens for s in streams], e.read("logits")[: MODEL.vocab].copy()
 
 
 @pytest.mark.gpu
@@ -75,10 +71,15 @@ class TestStreams:
 
         Red: a tile narrower than the batch, a split sized for another, a chunk's tail, a state of another row.
         """
-        tokens, logits = decoded(device, lane, 32)
-        eight, of_eight = decoded(device, lane, 8)
-        one, of_one = decoded(device, lane, 1)
-        drafted, _ = decoded(device, lane, 1, chunk=192, drafts=2)
+        whole = Choice(lane, 1, PROMPT + COUNT, PROMPT, graphs=True)
+        # the engine with drafts first: its weights are the others' too, and those of the draft head
+        with engine(device, replace(whole, chunk=192, drafts=2)) as e:
+            drafted, _ = decoded(e)
+            made = []
+            for B in (32, 8, 1):
+                with opened_beside(e, replace(whole, B=B)) as other:
+                    made.append(decoded(other))
+        (tokens, logits), (eight, of_eight), (one, of_one) = made
 
         assert eight == tokens[:8]
         assert one == drafted == tokens[:1]

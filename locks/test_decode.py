@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, captured, decode
+from harness.engine import Choice, Engine, Request, captured, decode, opened_beside
 from harness.engine.decode import Stream, prefill
 from harness.engine.rows import draft_logits
 from kernels.entry import Instance
@@ -552,6 +552,28 @@ class TestWeights:
 
             assert len(names) > 30
             assert_same_outputs({b: made.read(b) for b in names}, {b: copied.read(b) for b in names})
+
+    def test_of_one_engine_serve_others_beside_it(self, device: Device) -> None:
+        """Another batch, chunk and no drafts over the same weights: each prompt's stream, and then the first one's.
+
+        Red: weights that are given back with an engine that borrowed them, or of which some are nobody's.
+        """
+        expected = [alone(device, "q4", r)[0].tokens for r in BATCH]
+        with engine(device, Choice("q4", 1, 40, 7, 2)) as first:
+            for graphs in (False, True):
+                with opened_beside(first, Choice("q4", 4, 40, 6, graphs=graphs)) as e:
+                    assert tokens(decode(e, BATCH)) == expected
+            assert tokens(decode(first, BATCH)) == expected
+
+    @pytest.mark.parametrize("choice", [Choice("q4"), Choice("a8", drafts=1)])
+    def test_that_nobody_holds_are_named(self, device: Device, choice: Choice) -> None:
+        """An engine of another form, or without a draft head, lends nothing. Red: poison read as weights."""
+        with (
+            engine(device, Choice("a8")) as e,
+            pytest.raises(LanelockError, match=r"^plan: no weights w\.\S+ of \d+ \w+ stand in the engine beside it$"),
+            opened_beside(e, choice),
+        ):
+            pass
 
     @pytest.mark.parametrize(
         ("tensor", "sentence"),

@@ -3,7 +3,7 @@
 from harness.engine.decode import Request, Stream, decode
 from harness.engine.memory import Engine, captured, open_engine
 from harness.engine.rows import draft_logits, prompt_logits
-from harness.engine.session import Choice, machine_of, opened
+from harness.engine.session import Choice, machine_of, opened, opened_beside
 
 __all__ = [
     "Choice",
@@ -16,5 +16,6 @@ __all__ = [
     "machine_of",
     "open_engine",
     "opened",
+    "opened_beside",
     "prompt_logits",
 ]

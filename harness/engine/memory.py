@@ -25,7 +25,7 @@ class Engine:
     """A plan on a device. memory: plan buffer name -> device memory; built: C++ expression -> built kernel.
 
     graphs: programs that replay what was captured once, over the buffers in `frozen`. after: called after every launch;
-    it makes all runs eager.
+    it makes all runs eager. borrowed: buffers that another engine made and gives back.
     """
 
     device: Device
@@ -36,6 +36,7 @@ class Engine:
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     frozen: Mapping[str, Memory] | None = None
     after: After | None = None
+    borrowed: frozenset[str] = frozenset()
 
     def read(self, name: str) -> np.ndarray:
         """A whole buffer as a flat array of its dtype; waits for earlier launches."""
@@ -79,9 +80,10 @@ class Engine:
         return self.memory[arg.buffer].at(arg.offset * int(size))
 
     def close(self) -> None:
-        """Give all memory back; a guard that changed raises OutOfBounds."""
-        for memory in self.memory.values():
-            self.device.free(memory)
+        """Give back all memory that is its own; a guard that changed raises OutOfBounds."""
+        for name, memory in self.memory.items():
+            if name not in self.borrowed:
+                self.device.free(memory)
 
 
 def captured(engine: Engine) -> Engine:
@@ -108,13 +110,31 @@ def open_engine(device: Device, setting: Setting, plan: Plan, weights: Weights) 
     Raises BuildError, DeviceError for too little memory, LanelockError for weights that do not fit.
     """
     check_weights(plan, weights)
-    instances = {_key(item): item.instance for items in plan.programs.values() for item in items}
-    built = {key: device.build(inst) for key, inst in instances.items()}
-    memory = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values()}
-    engine = Engine(device, setting, plan, memory, built)
+    engine = _made(device, setting, plan, {})
     load_weights(plan, weights, engine.write, engine.run, maker(engine, weights))
     start(engine)
     return engine
+
+
+def open_beside(engine: Engine, setting: Setting, plan: Plan) -> Engine:
+    """An engine of another plan over the weights of one that stands; it is closed first.
+
+    Raises as `open_engine`, and LanelockError where that one lacks a weight in the form that the plan reads.
+    """
+    wanted = [b for b in plan.buffers.values() if b.name.startswith("w.")]
+    for b in wanted:
+        if engine.plan.buffers.get(b.name) != b:
+            raise LanelockError(f"plan: no weights {b.name} of {b.elements} {b.dtype} stand in the engine beside it")
+    beside = _made(engine.device, setting, plan, {b.name: engine.memory[b.name] for b in wanted})
+    start(beside)
+    return beside
+
+
+def _made(device: Device, setting: Setting, plan: Plan, held: Mapping[str, Memory]) -> Engine:
+    instances = {_key(item): item.instance for items in plan.programs.values() for item in items}
+    built = {key: device.build(inst) for key, inst in instances.items()}
+    own = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values() if b.name not in held}
+    return Engine(device, setting, plan, {**own, **held}, built, borrowed=frozenset(held))
 
 
 def start(engine: Engine) -> None:

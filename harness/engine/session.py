@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from harness.device import Device
-from harness.engine.memory import Engine, captured, open_engine
+from harness.engine.memory import Engine, captured, open_beside, open_engine
 from kernels.lanes import lane
 from kernels.lowering import Machine
 from kernels.plan import Plan
@@ -59,3 +59,17 @@ def opened(device: Device, weights: Weights, choice: Choice) -> Iterator[Engine]
         yield captured(engine) if choice.graphs else engine
     finally:
         engine.close()
+
+
+@contextmanager
+def opened_beside(engine: Engine, choice: Choice) -> Iterator[Engine]:
+    """The same over the weights that an engine holds already, which is left as it was.
+
+    Raises what `make_plan` and `open_beside` raise.
+    """
+    s = setting(engine.device, engine.setting.config, choice)
+    beside = open_beside(engine, s, make_plan(s, choice.chunk, choice.drafts))
+    try:
+        yield captured(beside) if choice.graphs else beside
+    finally:
+        beside.close()
