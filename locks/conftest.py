@@ -94,7 +94,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name what this tier and these shapes leave out, and give every report its lock's sentence."""
+    """Name what this tier, these shapes and the host leave out, and give every report its lock's sentence."""
     for item in items:
         doc = (getattr(getattr(item, "function", None), "__doc__", None) or "").strip()
         item.user_properties.append((SENTENCE, " ".join(doc.split("\n\n")[0].split())))
@@ -102,6 +102,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}nightly tier only (--tier nightly)"))
         if item.get_closest_marker("full") and config.getoption("--shapes") != "full":
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}full shapes only (--shapes full)"))
+        on = getattr(getattr(item, "callspec", None), "params", {}).get("device", "cuda")
+        if item.get_closest_marker("gpu") and on == "host":
+            item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}needs a GPU (--device cuda or all)"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,7 +61,7 @@ def assert_same_far_away(device: Device, case: Case, **grown: int) -> None:
             inputs[name] = (inputs[name] + shift.get(axis, 0) * (inputs[name] >= 0)).astype(np.int32)
     inst = instance(case.kernel, **case.template)
     dims = resolved(inst, {**case.dims, **grown})
-    _require_memory(device, sum(_bytes(inst, b, dims) for b in case.kernel.buffers))
+    require_memory(device, sum(_bytes(inst, b, dims) for b in case.kernel.buffers))
     with ExitStack() as stack:
         memory: dict[str, Memory] = {}
         for b in case.kernel.buffers:
@@ -86,7 +86,7 @@ def _bytes(inst: Instance, b: Buffer, dims: Mapping[str, Value]) -> int:
     return buffer_extent(b, dims) * np.dtype(DTYPES[buffer_dtype(inst, b)][0]).itemsize
 
 
-def _require_memory(device: Device, total: int) -> None:
+def require_memory(device: Device, total: int) -> None:
     """Not run, by name, where this worker may not take so much of a GPU: fewer workers may."""
     allowed = getattr(device, "budget", None)
     if allowed is not None and total + (64 << 20) > allowed:

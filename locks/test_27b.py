@@ -1,6 +1,7 @@
 """The 27B shape from synthetic weights: what one H200 holds, decoded in every exact lane, and held to host and oracle.
 
-All but the checks of the tools themselves are of the nightly tier: `--tier nightly --shapes full --device all`.
+All but the checks of the tools themselves are of the nightly tier, and take a GPU of their own: without `-n`, with
+`--tier nightly --shapes full --device all`.
 """
 
 import os
@@ -19,8 +20,11 @@ from harness.cache import cache_key, cached
 from harness.device import Device
 from harness.devices import open_device
 from harness.engine import Choice, Engine, Request, decode, machine_of, opened, opened_beside, prompt_logits
+from harness.engine.session import plan_of
 from harness.observed import observed
+from harness.workers import exclusive
 from kernels.lowering import Machine
+from locks.far import require_memory
 from locks.following import excesses
 from locks.parts import Job, differences, differing, recorded
 from locks.support import assert_same_bits, assert_within
@@ -45,10 +49,18 @@ def requests(B: int, vocab: int = MODEL.vocab) -> list[Request]:
     return [Request(tuple(int(t) for t in p), COUNT) for p in prompts]
 
 
+def taken(device: Device, choice: Choice, *beside: Choice) -> int:
+    """Bytes of an engine, and of the largest of those that stand beside it one after another over its weights."""
+    plans = [plan_of(device, MODEL, c).buffers.values() for c in (choice, *beside)]
+    own = [sum(b.nbytes for b in plan if not b.name.startswith("w.")) for plan in plans]
+    return sum(b.nbytes for b in plans[0]) + max(own[1:], default=0)
+
+
 @contextmanager
-def engine(device: Device, choice: Choice) -> Iterator[Engine]:
-    """An engine over the model."""
-    with opened(device, load(SEED, MODEL), choice) as e:
+def engine(device: Device, choice: Choice, *beside: Choice) -> Iterator[Engine]:
+    """An engine over the model, its GPU held alone; not run where this worker may not have the memory."""
+    require_memory(device, taken(device, choice, *beside))
+    with exclusive(getattr(device, "uuid", "host")), opened(device, load(SEED, MODEL), choice) as e:
         yield e
 
 
@@ -57,6 +69,22 @@ def decoded(e: Engine) -> tuple[list[list[int]], np.ndarray]:
     streams = decode(e, requests(e.setting.B))
     assert [s.stopped for s in streams] == ["count"] * e.setting.B
     return [s.tokens for s in streams], e.read("logits")[: MODEL.vocab].copy()
+
+
+class TestMemory:
+    """What the full model takes of a GPU."""
+
+    def test_that_a_worker_may_not_have_is_not_run_by_name(self) -> None:
+        """An eighth of an H200 holds no stream of it, a whole one does. Red: eight workers that are red each night."""
+        device, choice = open_device("host"), Choice("a8", 1, PROMPT + COUNT, PROMPT)
+        total = taken(device, choice, replace(choice, B=32))
+        device.budget = 130 << 30  # type: ignore[attr-defined]  # as a GPU has one
+        require_memory(device, total)
+        device.budget >>= 3  # type: ignore[attr-defined]  # as above
+
+        assert total > taken(device, choice) > 27e9
+        with pytest.raises(pytest.skip.Exception, match=f"^not run: takes {total} bytes of device memory"):
+            require_memory(device, total)
 
 
 @pytest.mark.gpu
@@ -71,13 +99,13 @@ class TestStreams:
 
         Red: a tile narrower than the batch, a split sized for another, a chunk's tail, a state of another row.
         """
-        whole = Choice(lane, 1, PROMPT + COUNT, PROMPT, graphs=True)
+        plain = [Choice(lane, B, PROMPT + COUNT, PROMPT, graphs=True) for B in (32, 8, 1)]
+        made = []
         # the engine with drafts first: its weights are the others' too, and those of the draft head
-        with engine(device, replace(whole, chunk=192, drafts=2)) as e:
+        with engine(device, replace(plain[-1], chunk=192, drafts=2), *plain) as e:
             drafted, _ = decoded(e)
-            made = []
-            for B in (32, 8, 1):
-                with opened_beside(e, replace(whole, B=B)) as other:
+            for choice in plain:
+                with opened_beside(e, choice) as other:
                     made.append(decoded(other))
         (tokens, logits), (eight, of_eight), (one, of_one) = made
 
@@ -198,7 +226,9 @@ class TestHostAndGpu:
         """
         _, gpu = both_devices
         job = Job(SEED, MODEL, Choice(lane, 1, 8, 4, 1), machine_of(gpu), tmp_path)
-        tokens, pieces = recorded(gpu, job, [Request((1, 2, 3, 4), 2)])
+        require_memory(gpu, taken(gpu, job.choice))
+        with exclusive(getattr(gpu, "uuid", "")):
+            tokens, pieces = recorded(gpu, job, [Request((1, 2, 3, 4), 2)])
 
         assert len(tokens[0]) == 2
         assert len(pieces) >= 2 * (MODEL.layers + 2)

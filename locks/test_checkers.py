@@ -466,6 +466,10 @@ LOCKS = """
     def test_full():
         pass
 
+    @pytest.mark.gpu
+    def test_of_a_gpu(device):
+        assert device.properties.kind == "cuda"
+
     def test_share(share):
         '''Half of a bound.'''
         assert share("error", 1.0, 2.0) == 0.5
@@ -529,6 +533,7 @@ class TestAccounting:
             "test_nightly": "not run",
             "test_full": "not run",
             "test_on_the_gpu[cuda]": "not run",
+            "test_of_a_gpu[cuda]": "not run",
             "test_on_both": "not run",
         }
 
@@ -560,6 +565,13 @@ class TestAccounting:
 
         assert "1 passed, 1 skipped" in done.stdout
         assert "not run: needs both devices (--device all)" in done.stdout
+
+    def test_the_host_is_no_gpu(self, tmp_path: Path) -> None:
+        """A lock marked as a GPU's is not run on the host, by name. Red: 27 billion weights decoded by a processor."""
+        done = pytest_run(tmp_path, LOCKS, "--device", "host", "-k", "of_a_gpu or passes")
+
+        assert "1 passed, 1 skipped" in done.stdout
+        assert "not run: needs a GPU (--device cuda or all)" in done.stdout
 
     def test_a_run_of_nothing_fails(self, tmp_path: Path) -> None:
         """A run in which everything was skipped ends with a failure."""

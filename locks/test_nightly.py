@@ -33,23 +33,28 @@ class TestScript:
     """`.ci/nightly`."""
 
     def test_runs_all_four_parts(self) -> None:
-        """All locks on both devices, goldens, compute-sanitizer and strength. Red: a part left out."""
+        """All locks on both devices, the 27B alone, goldens, compute-sanitizer and strength. Red: a part left out."""
         assert [words[:2] for words in shell_lines("lanelock")] == [
             ["golden", "check"], ["golden", "check"], ["sanitize", "--processes"], ["strength", "--record"]
         ]  # fmt: skip
-        assert len(shell_lines("python -m pytest")) == 1
+        everything, model = shell_lines("python -m pytest")
+        assert [w for w in everything if w.startswith("locks/")] == ["locks/"]
+        assert [w for w in model if w.startswith("locks/")] == ["locks/test_27b.py"]
+        assert "-n" in everything
+        assert "-n" not in model
 
     @pytest.mark.parametrize("words", shell_lines("lanelock"), ids=" ".join)
     def test_gives_commands_that_parse(self, words: list[str]) -> None:
         """The command line takes each, and each leaves a record. Red: an option that was renamed."""
         assert cli.parser().parse_args(words).record
 
-    def test_runs_every_lock_at_full_shapes_on_both_devices(self) -> None:
+    @pytest.mark.parametrize("words", shell_lines("python -m pytest"), ids=" ".join)
+    def test_runs_locks_at_full_shapes_on_both_devices(self, words: list[str]) -> None:
         """Pytest takes its options: the tier, shapes and devices are those of the nightly run."""
-        [words] = shell_lines("python -m pytest")
         assert {("--device", "all"), ("--tier", "nightly"), ("--shapes", "full")} <= set(itertools.pairwise(words))
-        workers = words.index("-n")
-        here = [w for w in words[:workers] + words[workers + 2 :] if w not in ("locks/", "--record")]
+        workers = words.index("-n") if "-n" in words else len(words)
+        rest = words[:workers] + words[workers + 2 :]
+        here = [w for w in rest if not w.startswith("locks/") and w != "--record"]
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *here, "locks/test_nightly.py"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
