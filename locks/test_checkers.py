@@ -3,6 +3,7 @@
 A kernel here is a Python function on a device made of arrays, so that every fault of a kernel can be played.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -32,7 +33,7 @@ from locks.support import (
     rel_L2,
 )
 from oracle.errors import LanelockError
-from reports.lock_results import by_room, result_of, room_of, summary
+from reports.lock_results import FEW, by_room, result_of, room_of, summary
 
 ROOT = Path(__file__).parents[1]
 PITCHES = {"x_pitch": 4, "y_pitch": 4}
@@ -632,6 +633,18 @@ class TestResults:
         assert total["not_run_reasons"] == {"why": 2}
         assert total["largest_shares"][0] == {"share": 0.1235, "lock": rows[0].node, "of": "add"}
         assert total["seconds"] == 2.35
+
+    @pytest.mark.parametrize("count", [FEW, FEW + 1])
+    def test_the_summary_of_few_locks_names_them(self, count: int) -> None:
+        """Up to FEW passed locks are listed with their seconds. Red: a record that does not say which lane it held."""
+        row = result_of(report("passed"))
+        failed = result_of(report("failed"))
+        assert row
+        assert failed
+        rows = [failed, *(dataclasses.replace(row, node=f"locks/test_add.py::test[{i}]") for i in range(count))]
+        listed = summary(rows, 1.0)["passed_locks"]
+
+        assert listed == ({r.node: 1.0 for r in rows[1:]} if count == FEW else None)
 
     def test_rooms_are_stems(self) -> None:
         """A lock belongs to the room of its file."""

@@ -11,6 +11,7 @@ from oracle.errors import LanelockError
 
 SENTENCE = "sentence"
 SHARE = "share "
+FEW = 200  # locks up to which a record names each
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,19 @@ def result_of(report: Any) -> LockResult | None:
 
 
 def summary(results: Sequence[LockResult], seconds: float) -> dict[str, Any]:
-    """Counts by outcome and room, the largest shares, what was not run and why, and every failure."""
+    """Counts by outcome and room, the largest shares, what was not run and why, and every failure.
+
+    A run of few locks, which somebody chose, names each that passed, with its seconds.
+    """
     outcomes = Counter(r.outcome for r in results)
+    passed = {r.node: round(r.seconds, 1) for r in results if r.outcome == "passed"}
     shares = sorted(((v, r.node, k) for r in results for k, v in r.shares.items()), reverse=True)
     return {
         "seconds": round(seconds, 2),
         "passed": outcomes["passed"],
         "failed": outcomes["failed"],
         "not_run": outcomes["not run"],
+        "passed_locks": passed if len(passed) <= FEW else None,
         "rooms": {room: dict(Counter(r.outcome for r in rows)) for room, rows in by_room(results).items()},
         "largest_shares": [{"share": round(v, 4), "lock": n, "of": k} for v, n, k in shares[:20]],
         "not_run_reasons": dict(Counter(r.reason for r in results if r.outcome == "not run")),
