@@ -5,7 +5,7 @@ On the host a buffer is a file without contents, of which only the pages that ar
 
 import itertools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -21,7 +21,6 @@ from kernels.entry import (
     Value,
     buffer_dtype,
     buffer_extent,
-    buffer_shape,
     buffer_strides,
     instance,
 )
@@ -48,13 +47,15 @@ def far_memory(device: Device, name: str, nbytes: int) -> Iterator[Memory]:
         yield Memory(name, space.ctypes.data, nbytes, HostMapping())
 
 
-def assert_same_far_away(device: Device, case: Case, **grown: int) -> None:
+def assert_same_far_away(device: Device, case: Case, kept: Sequence[str] = (), **grown: int) -> None:
     """A case gives the same bits where these dims are as large as said and everything lies at their far end.
 
-    `slots` moves the slots, `context` the positions; a pitch moves all rows but the first.
+    `slots` moves the slots, `context` the positions; a pitch moves all rows but the first. What is kept grows, and
+    its contents stay where they are.
     """
     near = case.run(device)
-    shift = {name: size - int(case.dims[name]) for name, size in grown.items() if "pitch" not in name}
+    moved = [name for name in grown if "pitch" not in name and name not in kept]
+    shift = {name: grown[name] - int(case.dims[name]) for name in moved} | dict.fromkeys(kept, 0)
     inputs = dict(case.inputs)
     for name, axis in (("slot", "slots"), ("position", "context")):
         if name in inputs:
@@ -99,10 +100,12 @@ def _parts(
     """Contiguous parts of a value, each with the element at which it lies in the grown buffer."""
     if value is None:
         return
-    grown = [i for i, axis in enumerate(buffer.shape) if shift.get(_source(str(axis)), 0)]
-    depth = max([*(i + 1 for i in grown), len(buffer.shape) - 1 if buffer.pitch else 0])
+    axes = [_source(str(axis)) for axis in buffer.shape]
+    # behind an axis that grew parts are no longer neighbours; along one that is kept they are
+    grown = [i + (shift[axis] > 0) for i, axis in enumerate(axes) if axis in shift]
+    depth = max([*grown, len(buffer.shape) - 1 if buffer.pitch else 0])
     strides = buffer_strides(buffer, dims)
-    moved = [buffer_shape(buffer, dims)[i] - value.shape[i] for i in range(depth)]
+    moved = [shift.get(axis, 0) for axis in axes[:depth]]
     for index in itertools.product(*(range(n) for n in value.shape[:depth])):
         yield sum((i + m) * s for i, m, s in zip(index, moved, strides, strict=False)), value[index]
 

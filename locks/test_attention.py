@@ -210,18 +210,18 @@ def bound(p: Problem, b: int) -> np.ndarray:
     return out
 
 
-@pytest.mark.verify
 def combinations(D: int, dims: Mapping[str, int], inputs: Mapping[str, np.ndarray | None]) -> list[Case]:
     """The launches that combine the same chunks: for few, for many and for very many."""
     given = [Case(ATTENTION_COMBINE, dims, inputs, {"D": D, "LONG": long}) for long in (False, True)]
     return [*given, Case(ATTENTION_COMBINE_FAR, dims, inputs, {"D": D})]
 
 
+@pytest.mark.verify
 class TestValue:
     """The kernel computes causal softmax attention."""
 
     @CACHES
-    @pytest.mark.parametrize("positions", [(0, 126, 127), (254, 255, 511)])
+    @pytest.mark.parametrize("positions", [(0, 126, 127), (254, 255, 511), (257, 256, 600)])
     def test_output_is_within_its_bound(
         self, device: Device, share: Share, kv: str, positions: tuple[int, ...]
     ) -> None:
@@ -294,6 +294,18 @@ class TestContract:
         p = problem(21, D, (0, 244, 500), (9, 20, 13), heads=(4, 2), kv=kv)
 
         assert_same_bits(p.run_prefill(device, G=2, W=4), p.contract())
+
+    @pytest.mark.parametrize("heads", [(2, 2), (4, 2), (6, 2)])
+    def test_every_ratio_of_heads_is_the_contract(self, device: Device, heads: tuple[int, int]) -> None:
+        """Query head h reads KV head h // ratio, at ratios 1, 2, 3, in every form. Red: h % HKV."""
+        p, G = problem(30, 32, (258, 3), (2, 2), heads=heads), heads[0] // heads[1]
+        expected = p.contract()
+
+        assert_same_bits(p.run(device, G), expected)
+        assert_same_bits(p.run_split(device, 2, G), expected, "split")
+        assert_same_bits(p.shaped(p.clustered(2, G).run(device)["out"]), expected, "cluster")
+        assert_same_bits(p.run_teams(device, G), expected, "teams")
+        assert_same_bits(p.run_prefill(device, G, 6), expected, "prefill")
 
     @pytest.mark.parametrize("sizes", [(1, 2, 3), (3, 2, 1), (1, 3, 2)])
     def test_chunks_of_any_sizes_are_the_contract(self, device: Device, sizes: tuple[int, int, int]) -> None:
@@ -590,6 +602,16 @@ class TestOffsets:
 
         assert_same_far_away(device, p.form(form), slots=2**31 // (4 * 2048 * 256) + 8)
 
+    @pytest.mark.parametrize("form", ["whole", "teams", "prefill"])
+    def test_a_cache_of_the_27b_at_its_own_size_gives_the_same_bits(self, device: Device, form: str) -> None:
+        """The last of 16 slots of 262144 positions: a head begins 2^26 elements behind the one before.
+
+        Red: a head's place from the positions that are in use.
+        """
+        p = problem(31, 256, (300,), (2,), heads=(24, 4), kv="f16", context=512)
+
+        assert_same_far_away(device, p.form(form), kept=("context",), slots=16, context=262144)
+
     @pytest.mark.parametrize("form", ["whole", "cluster", "teams", "prefill"])
     @pytest.mark.parametrize("pitch", ["queries_pitch", "out_pitch"])
     def test_rows_beyond_32_bits_give_the_same_bits(self, device: Device, pitch: str, form: str) -> None:
@@ -675,6 +697,11 @@ class TestForm:
         """Six heads of 8 tokens a block; blocks share a context where tokens are few. Red: a tile of one warp."""
         assert chosen(512, 1, 8192) == ("attention_prefill", {"W": 6, "G": 6})
         assert chosen(16, 1, 8192) == ("attention_prefill_split", {"W": 6, "G": 6, "blocks": 32})
+
+    def test_parts_take_a_gibibyte_at_most(self) -> None:
+        """At the context's end 40 tokens leave parts of 1.0 GB to be combined, and 48 none. Red: 13 GB for 512."""
+        assert chosen(40, 1, 262144)[0] == "attention_prefill_split"
+        assert chosen(48, 1, 262144) == ("attention_prefill", {"W": 6, "G": 6})
 
     def test_every_pass_has_a_form_that_its_kernel_takes(self) -> None:
         """Head counts, widths, tokens and knobs of all kinds give a form whose geometry the entry accepts. Red: a tile

@@ -201,11 +201,12 @@ class TestValue:
         check(share, f"T = {chunk}, {state}", p, [chunk], p.run(device, [chunk]))
 
     @WIDTHS
-    def test_every_width_is_within_its_bound(self, device: Device, share: Share, D: int) -> None:
-        """Each head width meets the bound. Red: dims of a last stage left out."""
-        p = problem(2, D, (7,), (16,), heads=(1, 1))
+    @pytest.mark.parametrize("chunk", [4, 16, 64])
+    def test_every_width_is_within_its_bound(self, device: Device, share: Share, D: int, chunk: int) -> None:
+        """Each head width meets the bound, in short chunks and in long ones. Red: dims of a last stage left out."""
+        p = problem(2, D, (7,), (chunk,), heads=(1, 1))
 
-        check(share, f"D = {D}", p, [16], p.run(device, [16]))
+        check(share, f"D = {D}, T = {chunk}", p, [chunk], p.run(device, [chunk]))
 
     @pytest.mark.parametrize("heads", [(1, 1), (2, 4), (1, 3)])
     def test_every_ratio_is_within_its_bound(self, device: Device, share: Share, heads: tuple[int, int]) -> None:
@@ -252,22 +253,51 @@ class TestValue:
         check(share, "short", p, [16], p.run(device, [16]))
 
 
+def answers(
+    device: Device, g: Sequence[float], beta: float, v: Sequence[float], s0: float, k: Sequence[float] | float = 1.0
+) -> tuple[np.ndarray, float]:
+    """The handed cases' one-dimensional rule, zero-padded to a head of 32, with q of one: unscaled outputs, state."""
+    T = len(g)
+    q = np.zeros((1, T, 1, 32), np.float32)
+    keys, values, pool = q.copy(), q.copy(), np.zeros((2, 1, 32, 32), np.float32)
+    q[..., 0], keys[0, :, 0, 0], values[0, :, 0, 0], pool[1, 0, 0, 0] = 1, k, v, s0
+    gates = (np.array(a, np.float32).reshape(1, T, 1) for a in (g, [beta] * T))
+    o, pool = Problem(q, keys, values, *gates, pool, (40,), (T,), (1,)).run(device, [T])
+    return o[0, :, 0, 0] * np.sqrt(np.float32(32)), float(pool[1, 0, 0, 0])
+
+
 @pytest.mark.verify
 class TestHandedCases:
     """The rule's small known answers."""
 
-    @pytest.mark.parametrize("g", [-np.inf, -200.0, -1e30])
-    def test_a_vanished_decay_is_a_clean_reset(self, device: Device, g: float) -> None:
-        """Case 03: outputs 0.5, 1.25, 1.5, 2.75 and state 2.75, no NaN. Red: -inf minus -inf."""
-        ones = np.zeros((1, 4, 1, 32), np.float32)
-        ones[..., 0] = 1
-        v = ones * np.arange(1, 5, dtype=np.float32)[None, :, None, None]
-        decays, beta = np.array([0, 0, g, 0], np.float32).reshape(1, 4, 1), np.full((1, 4, 1), 0.5, np.float32)
-        p = Problem(ones, ones, v, decays, beta, np.zeros((2, 1, 32, 32), np.float32), (40,), (4,), (1,))
-        o, pool = p.run(device, [4])
+    @pytest.mark.parametrize(("v", "beta", "expected"), [(1.0, 1.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.5, 0.75)])
+    def test_decay_comes_before_the_error(self, device: Device, v: float, beta: float, expected: float) -> None:
+        """Case 01: with S = 1 and alpha = 0.5 output and state are as handed. Red: the state's decay left out, 0.5."""
+        o, s = answers(device, [np.log(0.5)], beta, [v], 1.0)
 
-        np.testing.assert_allclose(o[0, :, 0, 0] * np.sqrt(32), [0.5, 1.25, 1.5, 2.75], rtol=1e-6)
-        assert pool[1, 0, 0, 0] == 2.75
+        np.testing.assert_allclose([o[0], s], expected, atol=4 * ULP)
+
+    @pytest.mark.parametrize("g", [-np.inf, -200.0, -1e30])
+    @pytest.mark.parametrize(
+        ("at", "s0", "expected"),
+        [(2, 0, [0.5, 1.25, 1.5, 2.75]), (0, 100, [0.5, 1.25, 2.125, 3.0625]), (3, 100, [50.5, 26.25, 14.625, 2.0])],
+    )
+    def test_a_vanished_decay_is_a_clean_reset(
+        self, device: Device, at: int, s0: float, expected: list[float], g: float
+    ) -> None:
+        """Case 03: a reset in the middle, at a chunk's first token and at its last, no NaN. Red: -inf minus -inf."""
+        decays = [0.0] * 4
+        decays[at] = g
+        o, s = answers(device, decays, 0.5, [1, 2, 3, 4], s0)
+
+        np.testing.assert_allclose(o, expected, rtol=1e-6)
+        assert s == expected[-1]
+
+    def test_beta_is_not_rounded_on_its_way(self, device: Device) -> None:
+        """Case 10: with beta = sigmoid(0.5) a chunk leaves 0.62245933. Red: beta as bf16, 0.62109375."""
+        s = answers(device, [0.0] * 4, 1 / (1 + np.exp(-0.5)), [1, 0, 0, 0], 0.0, k=[1, 0, 0, 0])[1]
+
+        np.testing.assert_allclose(s, 0.62245933, atol=1e-7)
 
     @pytest.mark.parametrize(("T", "expected"), [(33, 0.0309031544), (63, 0.00131002051), (65, 0.00106111661)])
     def test_every_token_decays_the_state_once(self, device: Device, T: int, expected: float) -> None:
@@ -389,6 +419,16 @@ class TestFaults:
         nan = replace(p, pool=np.full_like(p.pool, np.nan))
 
         assert_same_bits(nan.run(device, [4, 4])[0], p.run(device, [4, 4])[0])
+
+    def test_no_position_but_the_first_begins_a_sequence(self, device: Device) -> None:
+        """At 255, 256, 65536, 131071 and 262143 the state goes on as at 1. Red: a position in 8 or 16 bits."""
+        p = problem(19, 32, (1,), (4,), heads=(1, 1))
+        expected = p.run(device, [4])
+
+        for position in (255, 256, 65536, 131071, 262143):
+            o, pool = replace(p, positions=(position,)).run(device, [4])
+            assert_same_bits(o, expected[0], f"outputs at {position}")
+            assert_same_bits(pool, expected[1], f"states at {position}")
 
     @pytest.mark.parametrize("name", ["k", "g", "beta", "v", "q"])
     def test_a_nan_reaches_later_tokens_only(self, device: Device, name: str) -> None:

@@ -13,7 +13,7 @@ from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED, scan_form
 from kernels.entry import Geometry, Kernel, instance, resolve
 from locks.far import assert_same_far_away
-from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
+from locks.sequences import FILL, assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     PROPERTY,
     Case,
@@ -35,6 +35,7 @@ from oracle.errors import LanelockError
 WIDTHS = pytest.mark.parametrize("D", [32, 64, 128, 256])
 STATES = pytest.mark.parametrize("state", ["f32", "f16"])
 DTYPES = {"f32": np.float32, "f16": np.float16}
+FORMS = pytest.mark.parametrize("form", ["loop", "one", "staged"])
 STAGED_ROWS = 4
 ALL, NEVER = -1, 0  # after which token the state is stored
 
@@ -171,6 +172,20 @@ class TestHandedCases:
 
         np.testing.assert_allclose(o, [0.5, 1.25, 1.5, 2.75], rtol=1e-6)
         assert s == 2.75
+
+    @pytest.mark.parametrize("staged", [False, True])
+    @pytest.mark.parametrize(
+        ("at", "expected"), [(0, [0.5, 1.25, 2.125, 3.0625]), (3, [50.5, 26.25, 14.625, 2.0])]
+    )
+    def test_a_reset_may_be_first_or_last(self, device: Device, at: int, expected: list[float], staged: bool) -> None:
+        """Case 03: a state of 100 is forgotten at the first token, or all but what the last learns. Red: NaN of 0/0."""
+        alpha = [1.0] * 4
+        alpha[at] = 0.0
+        case = tiny(alpha, 0.5, [1, 2, 3, 4], 100.0)
+        o, s = answers(device, staged_form(case) if staged else case)
+
+        np.testing.assert_allclose(o, expected, rtol=1e-6)
+        assert s == expected[-1]
 
     @pytest.mark.parametrize(("T", "expected"), [(33, 0.0309031544), (63, 0.00131002051), (65, 0.00106111661)])
     def test_every_token_decays_the_state_once(self, device: Device, T: int, expected: float) -> None:
@@ -403,10 +418,21 @@ class TestForms:
 
         Red: a barrier dropped, a stale stage, a state stored with each stage.
         """
-        case = random_case(10, D, (0, 2, 5, 3), (19, 17, 1, 9), state=state, stored=(11, NEVER, ALL, 8))
-        staged = staged_form(case)
+        heads = (2, 6) if D == 32 else (1, 2)
+        case = random_case(10, D, (0, 2, 5, 3), (19, 17, 1, 9), state=state, heads=heads, stored=(11, NEVER, ALL, 8))
 
-        assert_same_outputs(staged.run(device), case.run(device))
+        assert_same_outputs(staged_form(case).run(device), case.run(device))
+
+    @pytest.mark.parametrize(("D", "stage"), [(32, 16), (256, 8)])
+    def test_lengths_about_whole_stages_do_not_matter(self, device: Device, D: int, stage: int) -> None:
+        """Case 05: sequences of none, 1 and 2 tokens, and of one less and one more than one or two stages.
+
+        Red: a last stage taken as whole, its tokens read from behind the sequence's end.
+        """
+        lengths = (0, 1, 2, *(stage * n + d for n in (1, 2) for d in (-1, 0, 1)))
+        case = random_case(24, D, (3,) * len(lengths), lengths, heads=(1, 1)).prefilled(FILL)
+
+        assert_same_outputs(staged_form(case).run(device), case.run(device))
 
     def test_the_chunked_rule_is_no_exact_form(self) -> None:
         """The chunked rule is bounded, so no lane takes it for the scan; locks/test_delta_chunk.py holds it. Red: a
@@ -444,6 +470,11 @@ class TestForms:
 def staged_form(case: Case) -> Case:
     """The same through shared memory."""
     return replace(case, kernel=DELTA_RULE_STAGED, template={**case.template, "ROWS": STAGED_ROWS, "ONE": False})
+
+
+def as_form(case: Case, form: str) -> Case:
+    """A case of one token in a form, by name."""
+    return staged_form(case) if form == "staged" else replace(case, template={**case.template, "ONE": form == "one"})
 
 
 def part(case: Case, first: int, last: int, pool: np.ndarray) -> Case:
@@ -548,7 +579,7 @@ class TestInvariance:
 
     def test_staged_sequences_stand_alone(self, device: Device) -> None:
         """The same with keys in shared memory. Red: a stage that holds a neighbour's keys."""
-        case = random_case(15, 32, (0, 9, 4), (3, 9, 1), slots=(3, 1, -1))
+        case = random_case(15, 32, (0, 9, 4, 7), (3, 9, 1, 0), slots=(3, 1, -1, 2))
 
         assert_sequences_stand_alone(device, staged_form(case))
 
@@ -574,12 +605,24 @@ class TestInvariance:
 class TestFaults:
     """What a slot held before does not come back, and a fault does not hide."""
 
-    def test_a_slot_entered_again_is_clean(self, device: Device) -> None:
-        """At position 0 a state of NaN reads as zeros. Red: zero times NaN instead of a state not read."""
-        case = random_case(18, 32, (0,), (2,))
+    @FORMS
+    @STATES
+    def test_a_slot_entered_again_is_clean(self, device: Device, state: str, form: str) -> None:
+        """At position 0 a state of NaN reads as zeros, in every form. Red: zero times NaN for a state not read."""
+        case = as_form(random_case(18, 32, (0,), (1,), state=state), form)
         nan = replace(case, inputs={**case.inputs, "state": np.full_like(case.inputs["state"], np.nan)})
+        got, expected = nan.run(device), case.run(device)
 
-        assert_same_bits(nan.run(device)["o"], case.run(device)["o"])
+        assert_same_bits(got["o"], expected["o"])
+        assert_same_bits(got["state"][1], expected["state"][1])
+
+    @FORMS
+    def test_no_position_but_the_first_begins_a_sequence(self, device: Device, form: str) -> None:
+        """At 1, 255, 256, 257, 65536, 131071 and 262143 the state goes on. Red: a position in 8 or 16 bits."""
+        positions = (1, 255, 256, 257, 65536, 131071, 262143)
+        case = as_form(random_case(25, 32, positions, (1,) * len(positions), heads=(1, 1)), form)
+
+        assert_same_outputs(case.run(device), contract(case))
 
     @pytest.mark.parametrize("name", ["alpha", "beta"])
     def test_a_nan_gate_spoils_its_head_only(self, device: Device, name: str) -> None:

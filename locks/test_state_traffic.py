@@ -7,12 +7,13 @@ import pytest
 
 from harness.host import HostDevice
 from harness.run import run_once
-from kernels.attention import ATTENTION
-from kernels.attention_prefill import PREFILL
+from kernels.attention import ATTENTION, ATTENTION_CLUSTER, ATTENTION_SPLIT, ATTENTION_TEAMS
+from kernels.attention_prefill import PREFILL, PREFILL_SPLIT
 from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE
 from kernels.entry import Buffer, Kernel, Param, instance
 from locks.support import Case, normal, rng
+from locks.test_attention import in_blocks
 
 COUNTS = Buffer("counts", "i32", (2,), "rw")
 
@@ -125,3 +126,15 @@ class TestCache:
 
         case = attend(PREFILL, T, start, G, W=W, KV=kv)
         assert cache_bytes(host, case) == 2 * rows * 64 * (2 if kv == "f16" else 4)
+
+    @pytest.mark.parametrize("kernel", [ATTENTION_SPLIT, ATTENTION_CLUSTER, ATTENTION_TEAMS, PREFILL_SPLIT],
+                             ids=lambda k: k.name)  # fmt: skip  # a line
+    def test_rows_are_read_once_whoever_shares_the_context(self, host: HostDevice, kernel: Kernel) -> None:
+        """Blocks and teams along a context of three chunks copy each row once between them. Red: a chunk of two."""
+        T, start, G = 6, 550, 2
+        template, tile = ({"W": 2}, 8) if kernel is PREFILL_SPLIT else ({"Q": 2}, 1)
+        rows = sum(start + min(t + tile, T) for t in range(0, T, tile)) * (4 // G)
+
+        case = attend(kernel, T, start, G, KV="f16", **template)
+        shared = in_blocks(case, 3, kernel) if kernel in (ATTENTION_SPLIT, PREFILL_SPLIT) else case
+        assert cache_bytes(host, replace(shared, dims={**shared.dims, "blocks": 3})) == 2 * rows * 64 * 2
