@@ -495,13 +495,15 @@ class TestInvariance:
         short = replace(problem(12, 32, (3, 240, 0, 5), (2, 9, 0, 3), heads=(2, 1), kv=kv), slots=p.slots)
         assert_sequences_stand_alone(device, short.prefill(2, 2))
         assert_sequences_stand_alone(device, p.clustered(2, 2))
+        assert_sequences_stand_alone(device, p.teamed(2, 4))
 
     def test_split_sequences_stand_alone(self, device: Device) -> None:
         """The same where blocks share the context and chunks go to scratch. Red: parts of a neighbour."""
-        p = replace(problem(13, 32, (257, 256, 5), (1, 1, 1)), slots=(3, -1, 1))
-        split = p.run_split(device, 2)
+        p = replace(problem(13, 32, (257, 256, 5), (2, 1, 3)), slots=(3, -1, 1))
 
-        assert_same_bits(split, p.run(device))
+        assert_same_bits(p.run_split(device, 2), p.run(device))
+        assert_sequences_stand_alone(device, in_blocks(p.case(2), 2, ATTENTION_SPLIT))
+        assert_sequences_stand_alone(device, in_blocks(p.prefill(2, 2), 2, PREFILL_SPLIT))
 
     def test_wide_batch_is_each_alone(self, device: Device) -> None:
         """Each of 33 sequences gives the bits it has alone. Red: a block index wrapped at a warp."""

@@ -181,6 +181,15 @@ class TestContract:
 
         assert_same_outputs(case.run(device), contract(case))
 
+    @pytest.mark.parametrize(("start", "length"), [(0, 1), (5, 2), (9, 3), (6, 11)])
+    def test_ring_is_the_contracts_window(self, device: Device, start: int, length: int) -> None:
+        """Behind a chunk the ring holds the three inputs that the contract hands on. Red: those of the start."""
+        case = random_case(16, 32, (start,), (length,))
+        past, x = window(case.inputs["ring"][1], start), case.inputs["x"]
+        _, expected = conv_silu_l2(x[None], past[None], case.inputs["w"], 1, 32)
+
+        assert_same_bits(window(case.run(device)["ring"][1], start + length), expected[0])
+
     @pytest.mark.parametrize("position", [255, 256, 257, 131071, 262143])
     def test_far_positions_are_the_contract(self, device: Device, position: int) -> None:
         """The ring's places follow the position anywhere in the context. Red: a ring indexed from the chunk's start."""

@@ -315,9 +315,9 @@ class TestContract:
         assert_same_outputs(case.run(device), contract(case))
 
     @PROPERTY
-    @given(seed=st.integers(0, 2**32 - 1), D=st.sampled_from([32, 64, 128]), state=st.sampled_from(["f32", "f16"]))
+    @given(seed=st.integers(0, 2**32 - 1), D=st.sampled_from([32, 64, 128, 256]), state=st.sampled_from(["f32", "f16"]))
     def test_values_of_any_size_are_the_contract(self, device: Device, seed: int, D: int, state: str) -> None:
-        """Values from subnormal to the largest follow the contract, overflow of an f16 state included.
+        """Values from subnormal to the largest follow the contract, staged or not, overflow of an f16 state included.
 
         Red: a flushed subnormal, an f16 state that saturates.
         """
@@ -327,8 +327,10 @@ class TestContract:
             pool = pool.astype(DTYPES[state])
         rows = [wild(g, 1, 2, 1, D) for _ in range(3)]
         case = case_of(*rows, np.abs(wild(g, 1, 2, 1)), np.abs(wild(g, 1, 2, 1)), pool, [1], [2])
+        expected = contract(case)
 
-        assert_same_outputs(case.run(device), contract(case))
+        assert_same_outputs(case.run(device), expected)
+        assert_same_outputs(staged_form(case).run(device), expected)
 
     @STATES
     def test_checkpoints_are_the_contract(self, device: Device, state: str) -> None:
