@@ -259,6 +259,20 @@ class TestLongContexts:
         assert_same_bits(p.combined(device, p.prefill(1, 2), 5, PREFILL_SPLIT), got, "split prefill")
 
 
+    def test_every_form_agrees_on_a_context_of_the_27b(self, device: Device) -> None:
+        """Six heads of 256 behind 131072 positions (1024 on the host), by as many blocks as an H200 has SMs.
+
+        Red: a tile's offset in 32 bits of bytes, a block with no chunk that leaves parts.
+        """
+        position, blocks = (131071, 132) if device.properties.kind == "cuda" else (1023, 5)
+        p = problem(32, 256, (position,), (1,), heads=(6, 1), kv="f16")
+        whole = p.run(device, 6)
+
+        assert_same_bits(p.run_split(device, blocks, 6), whole, "split")
+        assert_same_bits(p.run_teams(device, 6), whole, "teams")
+        assert_same_bits(p.combined(device, p.prefill(6, 6), blocks, PREFILL_SPLIT), whole, "split prefill")
+
+
 @pytest.mark.verify
 class TestContract:
     """The kernels are the contract, bit for bit."""
@@ -534,6 +548,8 @@ class TestInvariance:
             assert_same_bits(p.run_split(cuda, 3, 2, 4), p.run(host, 6))
             assert_same_bits(p.run_teams(cuda, 3, 6), p.run(host, 6))
             assert_same_bits(p.run_prefill(cuda, 6, 6), p.run(host, 6))
+            assert_same_bits(p.shaped(p.clustered(3, 6).run(cuda)["out"]), p.run(host, 6))
+            assert_same_bits(p.combined(cuda, p.prefill(6, 6), 2, PREFILL_SPLIT), p.run(host, 6))
 
 
 class TestFaults:
