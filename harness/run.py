@@ -1,7 +1,7 @@
 """Run one catalogue kernel on a device with everything around it that a lock wants checked.
 
-Buffers are poisoned to their full extent, inputs are scattered into rows of any pitch, and afterwards guards and the
-padding between rows must be untouched and read-only buffers unchanged. On the host one call runs several schedules,
+Buffers are poisoned, inputs are scattered into rows of any pitch, and afterwards guards and the padding between rows
+must be untouched and read-only buffers unchanged. On the host one call runs several schedules,
 copy orders and alignments and demands the same bits from all of them.
 """
 
@@ -37,6 +37,10 @@ HOST_VARIANTS: tuple[dict[str, str | int], ...] = (
 )
 
 
+#: Every byte between the rows of an output: no NaN's, for what a kernel computes from poison may be its very bits.
+GAP = 0xA5
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """One buffer argument of a run: its device memory and how its elements lie in it."""
@@ -68,8 +72,9 @@ def used_mask(shape: tuple[int, ...], strides: tuple[int, ...], extent: int) -> 
 
 
 def scatter(binding: Binding, values: np.ndarray) -> np.ndarray:
-    """Flat extent with the values in their rows and poison everywhere else."""
-    flat: np.ndarray = np.full(binding.extent * binding.itemsize, POISON, np.uint8).view(binding.dtype)
+    """Flat extent with the values in their rows, and what a kernel must not read, or must not write, between them."""
+    between = GAP if binding.buffer.access == "w" else POISON
+    flat: np.ndarray = np.full(binding.extent * binding.itemsize, between, np.uint8).view(binding.dtype)
     if binding.extent:
         byte_strides = tuple(s * binding.itemsize for s in binding.strides)
         np.lib.stride_tricks.as_strided(flat, binding.shape, byte_strides)[...] = values
@@ -140,7 +145,7 @@ def run_once(
                 value = checked_input(inst.kernel, b.buffer, b.dtype, b.shape, inputs[name])
                 before[name] = scatter(b, value)
             elif b.buffer.access == "w":
-                before[name] = np.full(b.extent * b.itemsize, POISON, np.uint8).view(b.dtype)
+                before[name] = scatter(b, np.full(b.itemsize, POISON, np.uint8).view(b.dtype))
             else:
                 raise LanelockError(f"{inst.kernel.name}: input {name} is missing")
             if name in inputs or device.properties.poisons:

@@ -10,11 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from harness.device import Device
+from harness.run import GAP
 from kernels.entry import Buffer
 from locks.support import Arrays, Case, assert_same_bits, assert_same_outputs, assert_stored_once
-
-#: A byte that is no NaN's, of outputs before a launch.
-FILL = 0xA5
 
 
 def placed(slots: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> dict[str, np.ndarray]:
@@ -70,7 +68,7 @@ def assert_sequences_stand_alone(device: Device, case: Case) -> None:
     together = case.run(device)
     assert_stored_once(device, case)
     # not over poison: what is computed from poison may be its very bits
-    assert_rest_is_untouched(case, case.prefilled(FILL).run(device))
+    assert_rest_is_untouched(case, case.prefilled(GAP).run(device))
     turned = sequences(case, range(B - 1, -1, -1))
     backwards = turned.run(device)
     moved, at_home = in_other_slots(case), case
@@ -87,14 +85,14 @@ def assert_sequences_stand_alone(device: Device, case: Case) -> None:
 
 
 def assert_rest_is_untouched(case: Case, outputs: Arrays) -> None:
-    """Rows that do not exist keep what they held, FILL, and slots that no live sequence holds keep their bytes."""
+    """Rows that do not exist keep what they held, and slots that no live sequence holds keep their bytes."""
     B, slot, length = int(case.dims["B"]), case.inputs["slot"], case.inputs["length"]
     held = {int(s) for s, n in zip(slot, length, strict=True) if s >= 0 and n > 0}
     for name, value in outputs.items():
         if _axis(case, name) == "rows":
             for b, rows in enumerate(by_sequence(value, B)):
                 absent = np.ascontiguousarray(rows[int(length[b]) if slot[b] >= 0 else 0 :])
-                assert (absent.view(np.uint8) == FILL).all(), f"{name}: a row of sequence {b} that does not exist"
+                assert (absent.view(np.uint8) == GAP).all(), f"{name}: a row of sequence {b} that does not exist"
         elif _axis(case, name) == "slots":
             free = [s for s in range(len(value)) if s not in held]
             if free:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from harness.device import POISON, Argument, Memory, OutOfBounds, Pointer, Properties, Race
-from harness.run import HOST_VARIANTS, arguments, run_kernel, same_bits, scalar_value, used_mask
+from harness.run import GAP, HOST_VARIANTS, arguments, run_kernel, same_bits, scalar_value, used_mask
 from kernels.entry import Buffer, Geometry, Instance, Kernel, Rule, Scalar
 from locks.support import (
     Case,
@@ -151,14 +151,15 @@ class TestCheckedRun:
         assert_same_bits(run(doubled, dims)["y"], 2 * X)
 
     def test_padding_and_outputs_are_poisoned(self) -> None:
-        """What is no input reads as poison before the launch."""
+        """What is no input reads as poison before the launch, and between the rows of an output lies no NaN."""
         seen = []
 
         def body(a: Arrays) -> None:
             seen.append((a.values["x"].view(np.uint8)[12:16].tolist(), a.values["y"].view(np.uint8).tolist()))
 
         run(body, {**DIMS, **PITCHES})
-        assert seen == [([POISON] * 4, [POISON] * 28)] * 2
+        row, gap = [POISON] * 12, [GAP] * 4
+        assert seen == [([POISON] * 4, row + gap + row)] * 2
 
     def test_an_unwritten_output_stays_poison(self) -> None:
         """An element that a kernel forgets comes back as NaN."""
@@ -170,6 +171,16 @@ class TestCheckedRun:
         def body(a: Arrays) -> None:
             doubled(a)
             a.values["y"][3] = 0
+
+        with pytest.raises(OutOfBounds, match="probe: wrote element 3 of padding between rows of y"):
+            run(body, {**DIMS, **PITCHES})
+
+    def test_a_write_of_poison_into_padding_is_reported(self) -> None:
+        """So is one that holds what was read from poison. Red: padding of an output as poison, which it equals."""
+
+        def body(a: Arrays) -> None:
+            doubled(a)
+            a.values["y"][3] = a.values["x"][3]
 
         with pytest.raises(OutOfBounds, match="probe: wrote element 3 of padding between rows of y"):
             run(body, {**DIMS, **PITCHES})

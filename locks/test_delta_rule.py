@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from harness.run import GAP
 from kernels.delta_chunk import DELTA_CHUNK
 from kernels.delta_rule import DELTA_RULE, DELTA_RULE_STAGED, scan_form
 from kernels.entry import Geometry, Kernel, instance, resolve
 from locks.far import assert_same_far_away
-from locks.sequences import FILL, assert_sequences_stand_alone, by_sequence, placed, token_major
+from locks.sequences import assert_sequences_stand_alone, by_sequence, placed, token_major
 from locks.support import (
     PROPERTY,
     Case,
@@ -432,7 +433,7 @@ class TestForms:
         Red: a last stage taken as whole, its tokens read from behind the sequence's end.
         """
         lengths = (0, 1, 2, *(stage * n + d for n in (1, 2) for d in (-1, 0, 1)))
-        case = random_case(24, D, (3,) * len(lengths), lengths, heads=(1, 1)).prefilled(FILL)
+        case = random_case(24, D, (3,) * len(lengths), lengths, heads=(1, 1)).prefilled(GAP)
 
         assert_same_outputs(staged_form(case).run(device), case.run(device))
 
