@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -13,6 +14,8 @@ from harness.cli import main
 from harness.device import Device, OutOfBounds
 from harness.engine import Choice, Request, decode
 from harness.engine.load import tensor_of
+from harness.run import scalar_value
+from kernels.entry import Scalar
 from kernels.lanes import lane
 from kernels.lowering import Machine
 from kernels.plan import Launch, Plan, PlanBuffer, Ref, launch, sized
@@ -134,6 +137,22 @@ class TestSizes:
             loose = [b.name for b in p.buffers.values() if b.kind == "scratch" and b.elements != widest[b.name]]
 
             assert (wrong, loose) == ([], [])
+
+    def test_hold_the_whole_context_of_the_27b(self) -> None:
+        """16 sequences of 262144 positions: 16 layers of keys and values with more elements each than an int counts.
+
+        Every number that a launch is given fits its C type. Red: a size in 32 bits.
+        """
+        full = Setting(preset("qwen3.8-27b"), lane("a8+s16+kv16"), 16, 16, 262144, H200, Tuning())
+        p = make_plan(full, 512, 1)
+        caches = [b.elements for b in p.buffers.values() if re.fullmatch(r"(keys|values)\.\d+", b.name)]
+        used = [(u, p.buffers[u.ref.buffer]) for items in p.programs.values() for item in items for u in item.uses]
+
+        assert caches == [16 * 4 * (262144 + 4) * 256] * 2 * 16
+        assert [u for u, b in used if u.ref.offset + u.extent > b.elements] == []
+        for item in itertools.chain(*p.programs.values()):
+            for a in item.instance.kernel.args:
+                assert not isinstance(a, Scalar) or scalar_value(item.dims, a) is not None
 
     def test_are_refused_where_a_declared_buffer_is_too_small(self) -> None:
         """A use beyond a declared buffer, or of another dtype, is refused with program, launch and buffer."""
