@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.engine import Engine, Request
-from harness.engine.decode import check_request, chunk_width, prefill
+from harness.engine.decode import check_requests, chunk_width, prefill
 from kernels.columns import by_rows, reads_columns
 from kernels.plan import Launch
 from oracle.config import BLOCK
@@ -35,7 +35,7 @@ class Observed:
 def observed(engine: Engine, tokens: Sequence[int]) -> Observed:
     """Feed a prompt to an engine of one sequence and collect what it wrote. Raises LanelockError if it does not fit."""
     request = Request(tuple(int(t) for t in tokens), 1)
-    check_request(engine, request, 0)
+    check_requests(engine.setting, [request])
     watch = _Watch(engine)
     engine.write("slot", np.zeros(1, np.int32))
     engine.write("flags", np.zeros(1, np.int32))

@@ -1,14 +1,17 @@
 """Whole decodes of a small model: one prompt gives one stream of bits, however it is computed."""
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from harness.cli import main
 from harness.device import Device
-from harness.engine import Choice, Engine, Request, captured, decode, opened_beside
+from harness.engine import Choice, Engine, Request, captured, decode, memory, opened_beside, session
 from harness.engine.decode import Stream, prefill
 from harness.engine.rows import draft_logits
 from kernels.entry import Instance
@@ -537,6 +540,36 @@ class TestRefusals:
         """One sentence names the sequence and what does not fit."""
         with engine(device, Choice("a15", 1, 20, 8)) as e, pytest.raises(LanelockError, match=sentence):
             decode(e, [request_])
+
+
+    @pytest.mark.parametrize("command", ["decode", "logits", "mtp-logits", "trace", "bisect"])
+    def test_are_refused_before_anything_is_loaded(
+        self, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A token outside a model of 29 GB is named before its first buffer. Red: minutes of loading, and then that."""
+        monkeypatch.setattr(session, "open_engine", lambda *_: pytest.fail("the model is loaded"))
+        more = {"decode": ["--n", "1"], "bisect": ["--against-batch", "2"], "trace": []}
+        words = more.get(command, ["--out", str(tmp_path / "x.npy")])
+        model = "--weights synthetic:1 --config qwen3.8-27b --engine host --tokens 1,248320"
+
+        assert main([command, *model.split(), *words]) == 2
+        assert capsys.readouterr().err == (
+            "lanelock: sequence 0: prompt token 1 is 248320, the vocabulary has 248320\n"
+        )
+        assert list(tmp_path.iterdir()) == []
+
+    def test_of_a_model_that_memory_does_not_hold_is_a_sentence(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is left of a host's memory is asked for first. Red: a process that is killed, and others with it."""
+        (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:     100 kB\n")
+        monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+        model = "--weights synthetic:1 --config tiny --engine host --tokens 1"
+
+        assert main(["decode", *model.split(), "--n", "1"]) == 2
+        assert re.fullmatch(
+            r"lanelock: plan: its buffers take \d+\.\d MB, and host has 0\.1 MB left\n", capsys.readouterr().err
+        )
 
 
 class TestWeights:

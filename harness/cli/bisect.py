@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     request, longest = Request(tokens, args.n), len(tokens) + args.n
     weights = open_weights(args)
     choice = Choice(args.lane, 1, longest, min(args.chunk, longest), args.drafts)
-    first = Side(args.engine, lambda: _open(args.engine, weights, choice), (request,))
+    first = Side(args.engine, lambda: _open(args.engine, weights, choice, (request,)), (request,))
     with _other(args, weights, choice, request) as second:
         verdict = bisect(first, second, args.tolerance)
     found = verdict.difference
@@ -75,16 +75,19 @@ def _other(args: argparse.Namespace, weights: Weights, choice: Choice, request: 
 def _other_here(args: argparse.Namespace, weights: Weights, choice: Choice, request: Request) -> Side:
     """The same sources, on another device, by other lowerings or in a batch."""
     if args.against is not None:
-        return Side(args.against, lambda: _open(args.against, weights, choice), (request,))
+        return Side(args.against, lambda: _open(args.against, weights, choice, (request,)), (request,))
     if args.against_tuning is not None:
         other = replace(choice, tuning=tuning(args.against_tuning, "--against-tuning"))
-        return Side(f"{args.engine} {args.against_tuning}", lambda: _open(args.engine, weights, other), (request,))
+        forms = f"{args.engine} {args.against_tuning}"
+        return Side(forms, lambda: _open(args.engine, weights, other, (request,)), (request,))
     B, V = args.against_batch, weights.config.vocab
     # other tokens and other lengths, which leave after their first token
     others = tuple(Request(tuple((t + 7 * b) % V for t in request.prompt[b:] or (0,)), 1) for b in range(1, B))
     wide, name = replace(choice, B=B), f"{args.engine} in a batch of {B}"
-    return Side(name, lambda: _open(args.engine, weights, wide), (*others, request), B - 1)
+    return Side(name, lambda: _open(args.engine, weights, wide, (*others, request)), (*others, request), B - 1)
 
 
-def _open(device: str, weights: Weights, choice: Choice) -> AbstractContextManager[Engine]:
-    return opened(open_device(device), weights, choice)
+def _open(
+    device: str, weights: Weights, choice: Choice, requests: tuple[Request, ...]
+) -> AbstractContextManager[Engine]:
+    return opened(open_device(device), weights, choice, requests)

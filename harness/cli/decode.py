@@ -88,7 +88,7 @@ def from_engine(args: argparse.Namespace, prompts: list[NDArray[np.int64]]) -> t
     def watch(i: int, _token: int, logits: np.ndarray) -> None:
         margins[i].append(margin(logits))
 
-    with engine_run(args, choice) as engine:
+    with engine_run(args, choice, requests) as engine:
         streams = decode(engine, requests, watch)
         return engine.setting.config.name, [_sequence(s, margins[i]) for i, s in enumerate(streams)]
 

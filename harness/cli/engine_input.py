@@ -2,12 +2,15 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.cli.model_input import open_weights
 from harness.devices import open_device
-from harness.engine import Choice, Engine, opened
+from harness.engine import Choice, Engine, Request, opened
 from kernels.lanes import lane
 from kernels.tuning import VARIABLE, Tuning, tuning
 from oracle.errors import LanelockError
@@ -45,11 +48,16 @@ def chosen(args: argparse.Namespace, *, B: int = 1, limit: int, chunk: int, draf
     return Choice(name, B, limit, chunk, drafts, bool(args.graphs), knobs(args))
 
 
+def as_request(tokens: NDArray[np.int64]) -> Request:
+    """A prompt whose logits alone are wanted."""
+    return Request(tuple(int(t) for t in tokens), 1)
+
+
 @contextmanager
-def engine_run(args: argparse.Namespace, choice: Choice) -> Iterator[Engine]:
-    """An engine of these options. Raises NotRun where the device is missing, and what `opened` raises."""
+def engine_run(args: argparse.Namespace, choice: Choice, requests: Sequence[Request]) -> Iterator[Engine]:
+    """An engine of these options for requests. Raises NotRun where the device is missing, and what `opened` raises."""
     if args.engine == "oracle":
         raise LanelockError("the oracle has no engine")
     args.lane = choice.lane
-    with opened(open_device(args.engine), open_weights(args), choice) as engine:
+    with opened(open_device(args.engine), open_weights(args), choice, requests) as engine:
         yield engine

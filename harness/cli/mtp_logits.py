@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cli.engine_input import add_engine_options, chosen, engine_run
+from harness.cli.engine_input import add_engine_options, as_request, chosen, engine_run
 from harness.cli.logits import say
 from harness.cli.model_input import add_model_options, oracle_run, read_tokens, write_npy
 from harness.cli.output import check_output
@@ -54,5 +54,5 @@ def from_oracle(args: argparse.Namespace, tokens: NDArray[np.int64]) -> tuple[st
 
 def from_engine(args: argparse.Namespace, tokens: NDArray[np.int64]) -> tuple[str, NDArray[np.float64]]:
     """Config name and rows from a device, fed token by token."""
-    with engine_run(args, chosen(args, limit=len(tokens), chunk=1, drafts=1)) as engine:
+    with engine_run(args, chosen(args, limit=len(tokens), chunk=1, drafts=1), [as_request(tokens)]) as engine:
         return engine.setting.config.name, draft_logits(engine, tokens.tolist()).astype(np.float64)

@@ -42,7 +42,10 @@ def run(args: argparse.Namespace) -> None:
     tokens = tuple(int(t) for t in read_tokens(args.tokens))
     request, longest = Request(tokens, args.n), len(tokens) + args.n
     choice = chosen(args, limit=longest, chunk=min(args.chunk, longest), drafts=args.drafts)
-    with engine_run(args, choice) as engine:
+    with engine_run(args, choice, [request]) as engine:
+        labels = {item.label for items in engine.plan.programs.values() for item in items}
+        if args.launch is not None and args.launch not in labels:
+            raise LanelockError(f"trace: the plan has no launch {args.launch!r}")
         _, written = trace(engine, [request])
         mine = [w for w in written if args.launch is None or _is_asked(args, w)]
         if not mine:

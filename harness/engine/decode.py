@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.engine.memory import Engine
+from kernels.programs import Setting
 from oracle.errors import LanelockError
 
 #: What a flag of a sequence means (kernels/greedy.cu).
@@ -44,9 +45,13 @@ class Stream:
 Watcher = Callable[[int, int, np.ndarray], None]
 
 
-def check_request(engine: Engine, request: Request, index: int) -> None:
-    """Refuse a request that the engine cannot hold, before anything runs."""
-    s = engine.setting
+def check_requests(s: Setting, requests: Sequence[Request]) -> None:
+    """Raises LanelockError, naming the sequence, for a request that an engine of this setting cannot hold."""
+    for i, request in enumerate(requests):
+        _check(s, request, i)
+
+
+def _check(s: Setting, request: Request, index: int) -> None:
     where = f"sequence {index}"
     if not request.prompt:
         raise LanelockError(f"{where}: the prompt is empty")
@@ -73,8 +78,7 @@ def decode(
     A plan made with drafts speculates, but for the steps that `plain` says. The tokens are the same either way. Raises
     LanelockError for a request that does not fit, before anything runs.
     """
-    for i, request in enumerate(requests):
-        check_request(engine, request, i)
+    check_requests(engine.setting, requests)
     streams = [Stream(request) for request in requests]
     waiting = deque(range(len(requests)))
     lanes: list[int | None] = [None] * engine.setting.B

@@ -1,7 +1,9 @@
 """An engine: a plan with memory on a device, its kernels built and its weights loaded."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from oracle.errors import LanelockError
 from oracle.model_weights import Weights
 from oracle.rope import rope_table
 
+#: What Linux says of a machine's memory.
+MEMINFO = Path("/proc/meminfo")
 #: Called after every launch of an eager program: (program, launch).
 After = Callable[[str, Launch], None]
 
@@ -131,10 +135,22 @@ def open_beside(engine: Engine, setting: Setting, plan: Plan) -> Engine:
 
 
 def _made(device: Device, setting: Setting, plan: Plan, held: Mapping[str, Memory]) -> Engine:
+    need, room = sum(b.nbytes for b in plan.buffers.values() if b.name not in held), _room(device)
+    if need > room:
+        has = f"{device.properties.name} has {room / 1e6:.1f} MB left"
+        raise LanelockError(f"plan: its buffers take {need / 1e6:.1f} MB, and {has}")
     instances = {_key(item): item.instance for items in plan.programs.values() for item in items}
     built = {key: device.build(inst) for key, inst in instances.items()}
     own = {b.name: device.alloc(b.name, b.nbytes, 256) for b in plan.buffers.values() if b.name not in held}
     return Engine(device, setting, plan, {**own, **held}, built, borrowed=frozenset(held))
+
+
+def _room(device: Device) -> int:
+    """Bytes that buffers may take: of a GPU all, of a host what is left, for a process that takes more is killed."""
+    if device.properties.kind == "host" and MEMINFO.is_file():
+        left = re.search(r"^MemAvailable: +(\d+) kB$", MEMINFO.read_text(), re.MULTILINE)
+        return int(left[1]) << 10 if left else device.properties.memory
+    return device.properties.memory
 
 
 def start(engine: Engine) -> None:

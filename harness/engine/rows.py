@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.engine.decode import Request, check_request, prefill
+from harness.engine.decode import Request, check_requests, prefill
 from harness.engine.memory import Engine
 from oracle.errors import LanelockError
 
@@ -39,7 +39,7 @@ def _each(engine: Engine, tokens: Sequence[int], buffer: str, program: str | Non
         rows.append(engine.read(buffer).copy())
 
     request = Request(tuple(int(t) for t in tokens), 1)
-    check_request(engine, request, 0)
+    check_requests(engine.setting, [request])
     engine.write("slot", np.zeros(1, np.int32))
     engine.write("flags", np.zeros(1, np.int32))
     prefill(engine, {0: request}, after_chunk)

@@ -1,10 +1,11 @@
 """An engine for a choice of device, lane and sizes, closed when its user is done."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from harness.device import Device
+from harness.engine.decode import Request, check_requests
 from harness.engine.memory import Engine, captured, open_beside, open_engine
 from kernels.lanes import lane
 from kernels.lowering import Machine
@@ -48,12 +49,15 @@ def plan_of(device: Device, config: ModelConfig, choice: Choice) -> Plan:
 
 
 @contextmanager
-def opened(device: Device, weights: Weights, choice: Choice) -> Iterator[Engine]:
-    """An engine that is closed at the end, and its guards checked.
+def opened(
+    device: Device, weights: Weights, choice: Choice, requests: Sequence[Request] = ()
+) -> Iterator[Engine]:
+    """An engine that is closed at the end, and its guards checked. requests: what it is opened for.
 
-    Raises what `make_plan` and `open_engine` raise.
+    Raises what `make_plan` and `open_engine` raise, and `check_requests`, before anything is loaded.
     """
     s = setting(device, weights.config, choice)
+    check_requests(s, requests)
     engine = open_engine(device, s, make_plan(s, choice.chunk, choice.drafts), weights)
     try:
         yield captured(engine) if choice.graphs else engine
