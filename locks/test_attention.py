@@ -117,14 +117,18 @@ class Problem:
 
     def combined(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> np.ndarray:
         """A form with blocks along the context in place of one that walks it whole, and the combination."""
-        parts = in_blocks(whole, blocks, kernel).run(device)
-        where = {k: whole.inputs[k] for k in ("slot", "position", "length")}
-        dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
-        D = int(whole.template["D"])
-        few, *more = [self.shaped(case.run(device)["out"]) for case in combinations(D, dims, {**parts, **where})]
+        cases = self.to_combine(device, whole, blocks, kernel)
+        few, *more = [self.shaped(case.run(device)["out"]) for case in cases]
         for i, out in enumerate(more):
             assert_same_bits(out, few, f"combination {i + 1} of more chunks")
         return few
+
+    def to_combine(self, device: Device, whole: Case, blocks: int, kernel: Kernel) -> list[Case]:
+        """The launches that combine what such a form leaves."""
+        parts = in_blocks(whole, blocks, kernel).run(device)
+        where = {k: whole.inputs[k] for k in ("slot", "position", "length")}
+        dims = {k: whole.dims[k] for k in ("T", "B", "slots", "HQ")} | {"chunks": -(-self.keys.shape[2] // CHUNK)}
+        return combinations(int(whole.template["D"]), dims, {**parts, **where})
 
     def shaped(self, out: np.ndarray) -> np.ndarray:
         """Rows of a launch as [B, T, HQ, D]."""
@@ -518,6 +522,8 @@ class TestInvariance:
         assert_same_bits(p.run_split(device, 2), p.run(device))
         assert_sequences_stand_alone(device, in_blocks(p.case(2), 2, ATTENTION_SPLIT))
         assert_sequences_stand_alone(device, in_blocks(p.prefill(2, 2), 2, PREFILL_SPLIT))
+        for case in p.to_combine(device, p.case(2), 2, ATTENTION_SPLIT):
+            assert_sequences_stand_alone(device, case)
 
     def test_wide_batch_is_each_alone(self, device: Device) -> None:
         """Each of 33 sequences gives the bits it has alone. Red: a block index wrapped at a warp."""
