@@ -180,11 +180,19 @@ def stale(
     A check leaves its record with `lanelock golden check --record`; goldens themselves never change.
     """
     now = today or datetime.datetime.now(datetime.UTC)
-    seen: dict[str, datetime.datetime] = {}
+    age: dict[str, float] = {}
     for path in records.glob("golden-*.json"):
+        date, passed = _checked(path)
+        days_ago = (now - date).total_seconds() / 86400
+        # a date to come says nothing about today
+        age.update({name: min(age.get(name, days_ago), days_ago) for name in passed if days_ago >= 0})
+    return [g.name for g in goldens if g.name not in age or age[g.name] > days]
+
+
+def _checked(path: Path) -> tuple[datetime.datetime, list[str]]:
+    """When a record's check was, and the goldens that it saw hold. Raises LanelockError for a file that is none."""
+    try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        date = datetime.datetime.fromisoformat(data["date"])
-        for name in data["figures"]["passed"]:
-            seen[name] = max(seen.get(name, date), date)
-    never = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-    return [g.name for g in goldens if now - seen.get(g.name, never) > datetime.timedelta(days=days)]
+        return datetime.datetime.fromisoformat(data["date"]), list(data["figures"]["passed"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LanelockError(f"{path}: not the record of a check of goldens ({error})") from error

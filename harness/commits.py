@@ -58,18 +58,24 @@ class CommitRun:
         return done.stdout
 
 
-@contextmanager
-def sources_of(revision: str, checkout: Path = ROOT) -> Iterator[tuple[str, Path]]:
-    """The commit of a revision, shortened, and a folder with its files, which is removed at the end.
-
-    Raises LanelockError where this is no git checkout or it has no such commit.
-    """
+def commit_of(revision: str, checkout: Path = ROOT) -> str:
+    """The commit of a revision. Raises LanelockError where this is no git checkout or it has no such commit."""
     top = _git(checkout, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != checkout.resolve():
         raise LanelockError(f"{checkout} is not a git checkout, so it has no other commit to compare with")
     commit = _git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if not commit:
         raise LanelockError(f"there is no commit {revision!r} in the checkout {checkout}")
+    return commit
+
+
+@contextmanager
+def sources_of(revision: str, checkout: Path = ROOT) -> Iterator[tuple[str, Path]]:
+    """The commit of a revision, shortened, and a folder with its files, which is removed at the end.
+
+    Raises LanelockError as `commit_of`.
+    """
+    commit = commit_of(revision, checkout)
     with tempfile.TemporaryDirectory(prefix="lanelock-") as scratch:
         archive, folder = Path(scratch) / "sources.zip", Path(scratch) / "sources"
         if _git(checkout, "archive", "--format=zip", "-o", str(archive), commit) is None:

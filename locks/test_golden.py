@@ -346,16 +346,36 @@ class TestFiles:
             assert dataclasses.replace(golden, **change).key != golden.key  # type: ignore[arg-type]  # fields of it
 
     def test_one_that_nobody_checked_for_days_is_stale_by_name(self, tmp_path: Path) -> None:
-        """Only a record of a check that passed keeps a golden fresh, and only for so many days."""
+        """Only a record of a check that passed keeps a golden fresh, and the last one only for so many days."""
         golden = next(iter(read_all()))
         now = datetime.datetime(2030, 1, 10, tzinfo=datetime.UTC)
         figures = {"passed": [golden.name], "failed": []}
         text = json.dumps({"date": "2030-01-01T00:00:00+00:00", "figures": figures})
         assert stale([golden], 30, tmp_path, now) == [golden.name]
-        (tmp_path / "golden-20300101T000000Z.json").write_text(text)
+        for year in (2029, 2030, 2028):
+            (tmp_path / f"golden-{year}0101T000000Z.json").write_text(text.replace("2030", str(year)))
 
         assert stale([golden], 10, tmp_path, now) == []
+        assert stale([golden], 1e300, tmp_path, now) == []
         assert stale([golden], 8, tmp_path, now) == [golden.name]
+
+    def test_one_that_nobody_ever_checked_is_stale_however_long(self, tmp_path: Path) -> None:
+        """Any number of days; a record of a day to come is no check; one that is none is named.
+
+        Red: a time before all times that many days reach, a clock that was wrong once.
+        """
+        golden = next(iter(read_all()))
+        now = datetime.datetime(2030, 1, 10, tzinfo=datetime.UTC)
+        path = tmp_path / "golden-20310101T000000Z.json"
+        for text in (None, json.dumps({"date": "2031-01-01T00:00:00+00:00", "figures": {"passed": [golden.name]}})):
+            if text is not None:
+                path.write_text(text)
+            for days in (0, 1e6, 1e300):
+                assert stale([golden], days, tmp_path, now) == [golden.name]
+        for text in ("", "{}", '{"date": 1, "figures": {"passed": []}}'):
+            path.write_text(text)
+            with pytest.raises(LanelockError, match=f"{path}: not the record of a check of goldens"):
+                stale([golden], 1, tmp_path, now)
 
 
 class TestCommand:
@@ -410,6 +430,11 @@ class TestCommand:
         assert read(path).provenance["reason"] == "second"
         with pytest.raises(SystemExit):
             cli.main(["golden", "record", *self.ONE])
+
+    def test_is_not_checked_against_a_commit_that_is_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A revision that does not exist is refused though nothing differs. Red: a night whose bisection is not one."""
+        assert cli.main(["golden", "check", *self.ONE, "--against-commit", "nope"]) == 2
+        assert "there is no commit 'nope'" in capsys.readouterr().err or not (ROOT / ".git").exists()
 
     def test_of_what_nobody_recorded_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A lane without a golden checks nothing, and says so. Red: a check of nothing that is green."""

@@ -133,7 +133,7 @@ class TestNumbers:
         with pytest.raises(LanelockError, match="1 noisy runs have no spread"):
             command.collect(open_device("host"), "kjv", ["a8"], 8, 1)
         with pytest.raises(LanelockError, match="--drift 5 is too few tokens"):
-            command.drifts(open_device("host"), "kjv", 5)
+            command.check_drift(5)
         with pytest.raises(LanelockError, match="1 positions are too few"):
             command.text_of(open_device("host"), "kjv", 1)
 
@@ -244,13 +244,46 @@ class TestSpeed:
 
         monkeypatch.setattr(command, "timed", time_it)
         device = open_device("host")
-        speeds, withheld = command.speeds_of(device, weights(), ["a8", "q4", "a15"], path, "abc")
+        speeds, withheld = command.speeds_of(device, weights(), ["a8", "q4", "a15"], read_run(path), "abc")
 
         assert timed == ["a8", "a15"]
         assert speeds == {"a8": 7.0}
         assert set(withheld) == {"q4", "a15"}
         shown = rows(Report("t", [priced("a8"), priced("q4")], {}, speeds, withheld))
         assert [row[-1] for row in shown] == ["7.0", "withheld"]
+
+    @pytest.mark.parametrize(("words", "sentence"), [
+        ("--drift 5", "report: --drift 5 is too few tokens"),
+        ("--drift 99", "report: --drift 99 is too few tokens"),
+        ("--locks OUT/y.json", "not the results of a lock run"),
+        ("--markdown OUT/x --html OUT/x", "report: --markdown and --html are both OUT/x"),
+    ])  # fmt: skip
+    def test_what_is_asked_for_wrongly_is_refused_before_anything_is_measured(
+        self, words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A drift of few tokens, a file of no results even where no speed is asked for, one file for two pages.
+
+        Red: minutes of measuring, then the sentence; a name of results that is never opened.
+        """
+        monkeypatch.setattr(command, "collect", lambda *_: pytest.fail("something is measured"))
+        here = str(tmp_path)
+
+        assert cli.main(["report", "accuracy", *words.replace("OUT", here).split()]) == 2
+        assert sentence.replace("OUT", here) in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_lane_that_is_asked_for_twice_is_priced_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the order of asking. Red: a lane with two rows."""
+        asked: list[tuple[str, ...]] = []
+
+        def collected(*given: Any) -> Any:
+            asked.append(tuple(given[2]))
+            raise LanelockError("enough")
+
+        monkeypatch.setattr(command, "collect", collected)
+        assert cli.main(["report", "accuracy", "--lane", "q4", "--lane", "a8", "--lane", "q4"]) == 2
+        assert asked == [("q4", "a8")]
 
     def test_results_that_are_none_are_refused(self, tmp_path: Path) -> None:
         """A file that is missing or holds something else is named."""

@@ -11,6 +11,7 @@ from golden.check import Outcome, Reference, check, commit_reference, device_ref
 from golden.record import Decoded, Opener, decoded, record
 from golden.sources import BOUNDED, LANES, source, sources
 from golden.stream import FOLDER, Golden, read_all, replace
+from harness.commits import commit_of
 from harness.device import Device, NotRun
 from harness.devices import available, check_choice, open_device
 from harness.engine import Choice, Engine, Request, opened
@@ -121,6 +122,8 @@ def run_check(args: argparse.Namespace) -> int:
     groups = selected(args)
     if args.record:
         check_records()
+    if args.against_commit is not None:
+        commit_of(args.against_commit)
     opened_, missing = devices_of(args.device)
     checks = {d.properties.name: check_all(groups, d, args.against_commit) for d in opened_.values()}
     rows = {name: {"passed": [o.golden.name for o in outcomes if not o.problem],

@@ -31,7 +31,7 @@ from reports.accuracy import LaneAccuracy, measure, truth_of
 from reports.accuracy_page import HEADER, Report, markdown, page, rows, summary
 from reports.bench_decode import Case
 from reports.bench_decode import measure as timed
-from reports.lock_results import doubt, read_run
+from reports.lock_results import LockRun, doubt, read_run
 from reports.state_drift import Mark, drift
 
 POSITIONS = 96
@@ -106,13 +106,12 @@ def _holds(device: Device, recorded: list[Golden], weights: Weights) -> str:
 
 
 def speeds_of(
-    device: Device, weights: Weights, lanes: Sequence[str], locks: Path | None, commit: str | None
+    device: Device, weights: Weights, lanes: Sequence[str], lock_run: LockRun | None, commit: str | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Tokens a second of one sequence in each lane that this commit's locks hold on this device; else why not.
 
     A run that raised a flag has no speed either.
     """
-    lock_run = None if locks is None else read_run(locks)
     speeds: dict[str, float] = {}
     withheld: dict[str, str] = {}
     for lane in lanes:
@@ -131,13 +130,17 @@ def marks_of(count: int) -> tuple[int, ...]:
     return (*(s for s in steps if s < count), count)
 
 
+def check_drift(count: int) -> None:
+    """Raises LanelockError for so few tokens that no state drifts in them."""
+    if count != 0 and count < 100:
+        raise LanelockError(f"report: --drift {count} is too few tokens to drift in; ask for at least 100")
+
+
 def drifts(device: Device, name: str, count: int) -> dict[str, list[Mark]]:
-    """States of the model through `count` tokens, at either width. Raises LanelockError for too few."""
+    """States of the model through `count` tokens, at either width; none for a count of 0."""
     made: dict[str, list[Mark]] = {}
     if count == 0:
         return made
-    if count < 100:
-        raise LanelockError(f"report: --drift {count} is too few tokens to drift in; ask for at least 100")
     with shown(f"drift on {device.properties.name}") as progress:
         for lane in DRIFTING:
             tell = lambda mark, lane=lane: progress(lane, mark.tokens, count)  # noqa: E731  # a callback
@@ -162,6 +165,8 @@ def run(args: argparse.Namespace) -> int:
     """Print and write what was asked for. Exit 1 where a golden does not hold, a logit is out of bounds or is a NaN."""
     for out in filter(None, (args.markdown, args.html)):
         check_output(out)
+    if args.html is not None and args.markdown == args.html:
+        raise LanelockError(f"report: --markdown and --html are both {args.html}")
     if args.record:
         check_records()
     report, data = reported(args)
@@ -189,10 +194,13 @@ def holds(report: Report) -> bool:
 
 def reported(args: argparse.Namespace) -> tuple[Report, dict[str, Any]]:
     """The report of a command line, and the same as JSON values, in which what is no number is null."""
-    device, lanes, now = open_device(args.device), args.lane or [*LANES, *BOUNDED], circumstances()
+    lock_run = None if args.locks is None else read_run(args.locks)
+    check_drift(args.drift)
+    lanes = tuple(dict.fromkeys(args.lane or (*LANES, *BOUNDED)))
+    device, now = open_device(args.device), circumstances()
     results, golden = collect(device, args.source, lanes, args.positions, args.samples)
     speeds, withheld = ({}, {}) if device.properties.kind == "host" else speeds_of(
-        device, source(args.source).weights(), lanes, args.locks, None if now["dirty"] else now["commit"]
+        device, source(args.source).weights(), lanes, lock_run, None if now["dirty"] else now["commit"]
     )  # fmt: skip  # two of a kind
     where = f"{device.properties.name}, compiler {device.properties.compiler}"
     report = Report(
