@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from golden.sources import LANES as EVERY_EXACT_LANE
 from harness.cli import main
 from harness.device import Device
 from harness.engine import Choice, Engine, Request, captured, decode, memory, opened_beside, session
@@ -398,10 +399,12 @@ def consumed(state: Arrays, count: int) -> Arrays:
 
 
 @functools.cache
-def plain(device: Device) -> tuple[list[list[int]], np.ndarray, dict[tuple[int, int], Arrays]]:
+def plain(
+    device: Device, lane: str = "a8+s16+kv16"
+) -> tuple[list[list[int]], np.ndarray, dict[tuple[int, int], Arrays]]:
     """PAIR decoded plainly: tokens, all logits, and the state of each sequence at each position."""
     found: dict[tuple[int, int], Arrays] = {}
-    with engine(device, Choice("a8+s16+kv16", 2, 40, 9)) as e:
+    with engine(device, Choice(lane, 2, 40, 9)) as e:
         streams, logits = with_logits(snapshots(e, "step", found), PAIR)
     return tokens(streams), np.concatenate(logits), found
 
@@ -524,6 +527,50 @@ class TestSpeculation:
 
         assert len(seen) >= 24
         assert {at: found for at, found in seen.items() if len(found) > 1} == {}
+
+
+class TestEveryExactLane:
+    """What the locks above hold of a few lanes, of all."""
+
+    @pytest.mark.parametrize("lane", EVERY_EXACT_LANE)
+    def test_gives_one_stream_however_it_is_computed(self, device: Device, lane: str) -> None:
+        """Alone, in chunks of any width, from graphs, and speculating from graphs: tokens and the bits of all logits.
+
+        Red: a kernel that is built for two words a code, for Q4 or for a half-width state, and differs there alone.
+        """
+        truth, logits, _ = plain(device, lane)
+
+        for width, drafts, graphs in ((1, 0, False), (20, 0, True), (4, 2, True)):
+            choice = Choice(lane, 2, 40, width, drafts, graphs)
+            with engine(device, choice) as e:
+                streams, found = with_logits(e, PAIR)
+            assert tokens(streams) == truth
+            assert_same_bits(np.concatenate(found), logits, f"{choice}")
+        each = [alone(device, lane, request) for request in PAIR]
+        assert [stream.tokens for stream, _ in each] == truth
+        assert_same_bits(np.concatenate([rows for _, rows in each]), logits)
+
+    @pytest.mark.parametrize(("lane", "k"), [
+        # every number of drafts with every format by day, all pairs by night
+        pytest.param(lane, k, marks=() if (i + i // 4) % 4 == k - 1 else pytest.mark.nightly)
+        for i, lane in enumerate(EVERY_EXACT_LANE) for k in (1, 2, 3, 4)
+    ])  # fmt: skip
+    def test_speculates_greedily_to_the_end_of_its_cache(self, device: Device, lane: str, k: int) -> None:
+        """Right and wrong drafts in a cache that ends with the stream: logits, and the state behind every commit.
+
+        Red: a replay of the state, a ring or a cache row of one lane that is not plain decoding's.
+        """
+        truth, logits, states = plain(device, lane)
+        found: dict[tuple[int, int], Arrays] = {}
+        with engine(device, Choice(lane, 2, len(PAIR[0].prompt) + PAIR[0].count - 1, k + 1, k)) as e:
+            streams, drafted = with_logits(snapshots(forced(e, truth, PATTERNS["mixed"]), "commit", found), PAIR)
+        compared = sorted(set(found) & set(states))
+
+        assert tokens(streams) == truth
+        assert_same_bits(np.concatenate(drafted), logits)
+        assert len(compared) >= 4
+        for at in compared:
+            assert_same_outputs(found[at], states[at])
 
 
 class TestRefusals:
