@@ -337,18 +337,21 @@ class TestContract:
 
         assert_same_bits(p.run(device), p.contract())
 
+    @pytest.mark.parametrize("grows", [True, False])
     @pytest.mark.parametrize("chunks", [1, 2, 31, 32, 33, 70, 256, 513, 600])
-    def test_chunks_are_combined_ascending(self, device: Device, chunks: int) -> None:
-        """Any number of chunks, with maxima that rise and fall, is combined one after the other.
+    def test_chunks_are_combined_ascending(self, device: Device, chunks: int, grows: bool) -> None:
+        """Any number of chunks is combined one after the other, whether their maximum grows or is that of an early one.
 
-        Red: a maximum of a neighbour's chunk, the end of chunks that are taken at once for the end of all, a first
-        chunk of those whose running sum is not rescaled, chunks copied over others that are not yet added.
+        Red: a maximum of a neighbour's chunk or of the last turn alone, the end of chunks that are taken at once for
+        the end of all, a first chunk of those whose running sum is not rescaled, chunks copied over others.
         """
         g, HQ, D = rng(25, chunks), 3, 64
         parts = normal(g, 1, HQ, chunks, D)
         summaries = np.stack([normal(g, 1, HQ, chunks) * 5, np.abs(normal(g, 1, HQ, chunks))], axis=-1)
         for c in range(256, chunks, 256):  # a little above all before: what was added must be rescaled, and not vanish
             summaries[:, :, c, 0] = summaries[:, :, :c, 0].max(axis=-1) + 1
+        if not grows:  # the largest maximum is that of the first chunks to the end
+            summaries[:, :, min(3, chunks - 1), 0] = summaries[..., 0].max() + 1
         top, total, out = summaries[:, :, 0, 0], summaries[:, :, 0, 1], parts[:, :, 0]
         for c in range(1, chunks):
             m, part = summaries[:, :, c, 0], summaries[:, :, c, 1]
