@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,25 +175,78 @@ class TestDecode:
         assert all(not row["streams_agree"] and not set(row) & set(bench_decode.SPEEDS) for row in rows)
 
 
+def bench_record(folder: Path, name: str, rows: list[dict[str, Any]], **changes: Any) -> str:
+    """A record of a bench with these rows."""
+    figures = {"config": changes.pop("config", "tiny"), "valid": changes.pop("valid", True), "rows": rows}
+    circumstances = {"kind": "bench-decode", "date": "2030-01-01", "commit": "abcdef0123456789", "cpu": "C"}
+    path = folder / name
+    path.write_text(json.dumps({**circumstances, **changes, "figures": figures}))
+    return str(path)
+
+
 class TestCompare:
     """Two records side by side."""
 
     def test_ratio_is_second_over_first(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Common cases are listed with B / A. Red: the two exchanged."""
-        paths = [tmp_path / "a.json", tmp_path / "b.json"]
-        for path, ms in zip(paths, (2.0, 3.0), strict=True):
-            path.write_text(json.dumps({"figures": {"rows": [{"name": "a8 1 rows", "ms": ms}]}}))
-        main(["bench", "compare", *map(str, paths)])
+        """Of milliseconds and of those to the first token; where each was measured stands above.
 
-        assert "1.500" in capsys.readouterr().out
+        Red: the two exchanged, a dirty tree or a disturbed GPU that nobody is told of.
+        """
+        a = bench_record(tmp_path, "a.json", [{"name": "x", "ms": 2.0, "first_token_ms": 10.0}])
+        b = bench_record(
+            tmp_path, "b.json", [{"name": "x", "ms": 3.0, "first_token_ms": 9.0}], dirty=True, valid=False,
+            gpus=[{"name": "G"}],
+        )  # fmt: skip
+        assert main(["bench", "compare", a, b]) in (0, None)
+        lines = capsys.readouterr().out.splitlines()
+
+        assert lines[0] == "A: bench-decode tiny, 2030-01-01, abcdef012345, C"
+        assert lines[1].startswith("B: bench-decode tiny, 2030-01-01, abcdef012345 with changes, G; NOT VALID")
+        assert [line.split() for line in lines if line.startswith(" x")] == [
+            ["x", "2", "3", "1.500"], ["x", "10", "9", "0.900"]
+        ]  # fmt: skip
+
+    def test_a_case_that_has_no_speed_any_more_is_shown(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Wrong bits are a word, and a case of one record alone a dash. Red: a lane that broke and left the table."""
+        a = bench_record(tmp_path, "a.json", [{"name": n, "ms": 2.0} for n in ("x", "y", "z")])
+        b = bench_record(tmp_path, "b.json", [{"name": "w", "ms": 1.0}, {"name": "x", "ms": 4.0}, {"name": "y"}])
+        main(["bench", "compare", a, b])
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+
+        assert rows == [["x", "2", "4", "2.000"], ["y", "2", "wrong"], ["z", "2", "-"], ["w", "-", "1"]]
+
+    @pytest.mark.parametrize(("changes", "sentence"), [
+        ({"kind": "bench-state"}, "is a bench-decode of tiny, {b} a bench-state of tiny: they are not compared"),
+        ({"config": "qwen3.8-27b"}, "is a bench-decode of tiny, {b} a bench-decode of qwen3.8-27b: they are not"),
+        ({"rows": [{"name": "y", "ms": 1.0}]}, "and {b} hold no case in common"),
+        ({"rows": [{"name": "x", "ms": 0.0}]}, "{b}: not a readable record of a bench"),
+        ({"rows": [{"name": "x", "ms": float("nan")}]}, "{b}: not a readable record of a bench"),
+        ({"rows": [{"ms": 1.0}]}, "{b}: not a readable record of a bench"),
+        ({"rows": []}, "{b}: not a readable record of a bench"),
+        ({"gpus": 3}, "{b}: not a readable record of a bench"),
+    ])  # fmt: skip
+    def test_what_cannot_be_compared_is_refused(
+        self, changes: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Another bench, another model, no common case, no time. Red: a small model's speed beside the 27B's."""
+        rows = [{"name": "x", "ms": 1.0}]
+        a = bench_record(tmp_path, "a.json", rows)
+        b = bench_record(tmp_path, "b.json", **{"rows": rows, **changes})
+
+        assert main(["bench", "compare", a, b]) == 2
+        told = capsys.readouterr()
+        assert sentence.format(b=b) in told.err
+        assert told.out == ""
 
     def test_a_file_that_is_no_record_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The refusal names the file. Red: a traceback."""
         path = tmp_path / "a.json"
-        path.write_text("{}")
-
-        assert main(["bench", "compare", str(path), str(path)]) == 2
-        assert "a.json: not a readable record of a bench" in capsys.readouterr().err
+        for text in ("{}", "[]", "x", '{"figures": {"rows": 1}}'):
+            path.write_text(text)
+            assert main(["bench", "compare", str(path), str(path)]) == 2
+            assert "a.json: not a readable record of a bench" in capsys.readouterr().err
 
 
 class TestRefusals:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -258,21 +259,54 @@ def _print_shapes(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_compare(args: argparse.Namespace) -> None:
-    """Milliseconds of the cases that both records hold."""
-    first, second = (_times(path) for path in (args.first, args.second))
-    table = Table("case", "A ms", "B ms", "B / A", box=None)
-    common = [name for name in first if name in second]
-    if not common:
+    """What was measured where, and every case of either record: its milliseconds, and those to the first token.
+
+    Raises LanelockError for records of different benches or models, or with no case in common.
+    """
+    records = [_read_record(path) for path in (args.first, args.second)]
+    of_what = [(r["kind"], r["figures"].get("config")) for r in records]
+    if of_what[0] != of_what[1]:
+        one, other = (" of ".join(filter(None, what)) for what in of_what)
+        raise LanelockError(f"{args.first} is a {one}, {args.second} a {other}: they are not compared.")
+    first, second = ({row["name"]: row for row in r["figures"]["rows"]} for r in records)
+    if not first.keys() & second.keys():
         raise LanelockError(f"{args.first} and {args.second} hold no case in common.")
-    for name in common:
-        table.add_row(name, f"{first[name]:.4g}", f"{second[name]:.4g}", f"{second[name] / first[name]:.3f}")
-    wide_console().print(table)
+    console, cases = wide_console(), list(dict.fromkeys([*first, *second]))
+    for letter, r in zip("AB", records, strict=True):
+        console.print(f"{letter}: {_where(r)}")
+    for column, title in (("ms", "ms"), ("first_token_ms", "first token ms")):
+        if any(column in row for row in (*first.values(), *second.values())):
+            table = Table(title, "A", "B", "B / A", box=None)
+            for name in cases:
+                table.add_row(name, *_beside(first.get(name), second.get(name), column))
+            console.print(table)
 
 
-def _times(path: Path) -> dict[str, float]:
-    """Case -> milliseconds. Raises LanelockError for a file that is no record of a bench."""
+def _beside(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None, column: str) -> tuple[str, str, str]:
+    """Both figures and their ratio: "-" for a case that a record does not hold, "wrong" where its bits were."""
+    cells = ["-" if row is None else _cell(row, column) for row in (first, second)]
+    a, b = ((row or {}).get(column) for row in (first, second))
+    return cells[0], cells[1], f"{b / a:.3f}" if a and b is not None else ""
+
+
+def _where(record: Mapping[str, Any]) -> str:
+    """Kind, model, date, commit and processors of a record."""
+    gpus = ", ".join(str(gpu["name"]) for gpu in record.get("gpus") or ()) or str(record.get("cpu"))
+    dirty = " with changes" if record.get("dirty") else ""
+    valid = "" if record["figures"].get("valid", True) else "; NOT VALID: its memory read too slowly"
+    model = record["figures"].get("config", "")
+    return f"{record['kind']} {model}, {record['date']}, {str(record['commit'])[:12]}{dirty}, {gpus}{valid}"
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """A record of a bench. Raises LanelockError for a file that is none."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["figures"]["rows"]
-        return {row["name"]: float(row["ms"]) for row in rows if "ms" in row}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        figures = [float(row.get(name, 1.0)) for row in data["figures"]["rows"] for name in ("ms", "first_token_ms")]
+        named = {str(row["name"]) for row in data["figures"]["rows"]}
+        if not named or not all(0 < figure < math.inf for figure in figures):
+            raise ValueError("no case, or a time that is none")
+        _where(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LanelockError(f"{path}: not a readable record of a bench ({error}).") from error
+    return dict(data)
