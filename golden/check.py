@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from golden.record import Decoded, Opener, choice_of, decoded
+from golden.record import DRAFTS, Decoded, Opener, choice_of, decoded
 from golden.sources import source
 from golden.stream import FOLDER, Golden, config_hash, is_current, weights_hash
 from harness.bisect import Run, Side, bisect
@@ -45,12 +45,13 @@ def exact_difference(golden: Golden, found: Decoded) -> str:
     steps = zip(golden.tokens, golden.logits, golden.margins, strict=True)
     for step, (token, digest, margin) in enumerate(steps):
         gap = f"recorded margin {float.fromhex(margin):.3g} ({margin})"
-        if step >= len(found.tokens):
-            return f"lane {golden.lane}, step {step}: token {token} was recorded, the stream ends; {gap}"
-        if found.tokens[step] != token:
-            return f"lane {golden.lane}, step {step}: token {token} was recorded, {found.tokens[step]} came; {gap}"
+        if found.tokens[step : step + 1] != [token]:
+            came = f"{found.tokens[step]} came" if step < len(found.tokens) else "the stream ends"
+            return f"lane {golden.lane}, step {step}: token {token} was recorded, {came}; {gap}"
         if found.logits[step] != digest:
             return f"lane {golden.lane}, step {step}: the same token {token}, but other logits; {gap}"
+        if found.margins[step] != margin:
+            return f"lane {golden.lane}, step {step}: the same logits, whose margin is {found.margins[step]}; {gap}"
     if tuple(found.tokens) != golden.tokens:
         return f"lane {golden.lane}: {len(golden.tokens)} tokens were recorded, {len(found.tokens)} came"
     if tuple(found.accepted) != golden.accepted:
@@ -117,6 +118,9 @@ def _fit(weights: Weights, goldens: Sequence[Golden]) -> None:
             raise LanelockError(f"golden {golden.name}: it was recorded on other weights than those of {golden.source}")
         if golden.lane != goldens[0].lane:
             raise LanelockError(f"golden {golden.name}: goldens of several lanes are checked one lane at a time")
+        if golden.drafts != DRAFTS:
+            drafts = f"recorded with {golden.drafts} drafts a step, and checked with {DRAFTS}"
+            raise LanelockError(f"golden {golden.name}: {drafts}; record it anew, with the reason")
         if not is_current(golden):
             raise LanelockError(
                 f"golden {golden.name}: recorded under arithmetic version {golden.arithmetic}, this is "

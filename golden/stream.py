@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from oracle.formats import Q8_0
 from oracle.model_weights import Weights, specs
 
 FOLDER = Path(__file__).parent / "streams"
+LISTS = ("prompt", "tokens", "logits", "margins", "accepted", "bounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,32 @@ def read(path: Path) -> Golden:
         raise LanelockError(f"{path}: not a golden stream ({error})") from error
     if path.stem != golden.name:
         raise LanelockError(f"{path}: its key belongs to {golden.name}; a golden is recorded, not edited")
+    if not all(isinstance(getattr(golden, name), tuple) for name in LISTS):
+        raise LanelockError(f"{path}: {', '.join(LISTS)} are not all lists")
     if not len(golden.tokens) == len(golden.logits) == len(golden.margins) > 0:
         raise LanelockError(f"{path}: tokens, logits and margins are not of one length")
+    if not _is_whole(golden):
+        raise LanelockError(f"{path}: its tokens, digests, margins, accept pattern, bounds or reason are none")
     if len(golden.bounds) != (len(golden.tokens) if lane(golden.lane).delta else 0):
         raise LanelockError(f"{path}: lane {golden.lane} has a bound a step if it is bounded, and none if it is exact")
     return golden
+
+
+def _is_whole(golden: Golden) -> bool:
+    """Whether every field holds what it says: tokens that were all taken in passes, digests, finite gaps, a reason."""
+    try:
+        counts = [*golden.prompt, *golden.tokens, *golden.accepted]
+        gaps = [float.fromhex(text) for text in (*golden.margins, *golden.bounds)]
+        reason = golden.provenance["reason"].strip()
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return False
+    return (
+        all(type(n) is int and n >= 0 for n in counts)
+        and sum(golden.accepted) == len(golden.tokens)
+        and all(isinstance(d, str) and re.fullmatch(r"[0-9a-f]{64}", d) for d in golden.logits)
+        and all(0 <= gap < math.inf for gap in gaps)
+        and bool(reason)
+    )
 
 
 def read_all(folder: Path = FOLDER) -> Iterator[Golden]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,12 +201,13 @@ class TestCheck:
         ({"logits": ["a", "b", "x"]}, "step 2: the same token 3, but other logits"),
         ({"tokens": [1, 2], "logits": ["a", "b"]}, "step 2: token 3 was recorded, the stream ends"),
         ({"accepted": [1, 1, 1]}, "pass 1: the same tokens, but other drafts were accepted"),
+        ({"margins": [(0.5).hex(), (0.25).hex(), (0.5).hex()]}, "step 1: the same logits, whose margin is 0x1.0"),
         ({}, ""),
     ])  # fmt: skip
     def test_the_first_difference_is_the_one_reported(self, change: dict[str, list[object]], sentence: str) -> None:
         """Tokens before logits of the same step, steps in order, accept patterns last."""
         golden = Golden("c", "w", (1,), "a15", 1, 1, (1, 2, 3), ("a", "b", "c"), ((0.5).hex(),) * 3, (1, 2), "s", {})
-        found = Decoded([1, 2, 3], ["a", "b", "c"], [], [1, 2])
+        found = Decoded([1, 2, 3], ["a", "b", "c"], [(0.5).hex()] * 3, [1, 2])
         for name, value in change.items():
             setattr(found, name, value)
 
@@ -267,6 +269,7 @@ class TestCheck:
         for changed, sentence in (
             (dataclasses.replace(golden, weights="0" * 64), "other weights"),
             (dataclasses.replace(golden, arithmetic=ARITHMETIC_VERSION + 1), "record it anew, with the reason"),
+            (dataclasses.replace(golden, drafts=2), "recorded with 2 drafts a step, and checked with 1"),
         ):
             with pytest.raises(LanelockError, match=f"{changed.name}.*{sentence}"):
                 check(opener(device), weights(), [changed])
@@ -308,6 +311,25 @@ class TestFiles:
         with pytest.raises(LanelockError, match="not of one length"):
             read(copy)
 
+    @pytest.mark.parametrize("change", [
+        {"tokens": ["x", *[1] * 23]}, {"tokens": [-1, *[1] * 23]}, {"tokens": [True, *[1] * 23]},
+        {"logits": ["0" * 63] * 24}, {"logits": [0] * 24}, {"margins": ["zz"] * 24}, {"margins": ["nan"] * 24},
+        {"margins": ["inf"] * 24}, {"margins": ["-0x1p-3"] * 24}, {"margins": [0.5] * 24}, {"accepted": None},
+        {"accepted": [1] * 23}, {"accepted": [1] * 25}, {"provenance": {}}, {"provenance": {"reason": " "}},
+        {"provenance": None}, {"bounds": ["inf"] * 24}, {"bounds": 1},
+    ], ids=str)  # fmt: skip
+    def test_a_field_that_is_none_is_refused_by_name(self, change: dict[str, Any], tmp_path: Path) -> None:
+        """Tokens, digests, gaps and the accept pattern are what they say, and the reason stands there.
+
+        Red: a traceback at the night's check, a bound that holds anything.
+        """
+        path = next(FOLDER.glob("peers-a8+delta-*.json"))
+        copy = tmp_path / path.name
+        copy.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+        with pytest.raises(LanelockError, match=f"{re.escape(str(copy))}: "):
+            read(copy)
+
     def test_a_new_arithmetic_takes_the_place_of_the_old(self, tmp_path: Path) -> None:
         """A golden of another arithmetic version of the same stream goes; those of other streams stay.
 
@@ -324,7 +346,8 @@ class TestFiles:
 
     def test_one_token_is_a_stream_and_none_is_not(self, tmp_path: Path) -> None:
         """A golden of one token is read back, an empty one is refused by name. Red: a check that compares nothing."""
-        one = Golden("c", "w", (1,), "a15", 1, 1, (5,), ("a",), ((0.5).hex(),), (0,), "s", {})
+        said = {"reason": "a lock"}
+        one = Golden("c", "w", (1,), "a15", 1, 1, (5,), ("0" * 64,), ((0.5).hex(),), (1,), "s", said)
         path = write(one, tmp_path)
         assert read(path).tokens == (5,)
 
