@@ -668,6 +668,19 @@ class TestWork:
 
         assert PREFILL.geometry(dims) == Geometry((12, 1, 1), (128, 1, 1), ring + scores)
 
+    def test_grids_of_a_combination_have_no_block_too_many(self) -> None:
+        """Three heads of 256: four dims a lane take two warps a head, one dim eight, and a block of far chunks 32 dims.
+
+        Red: fault 13, warps behind the last head.
+        """
+        given = {"T": 2, "B": 2, "slots": 2, "HQ": 3, "chunks": 2}
+        short, long, far = (case.kernel.geometry(resolve(instance(case.kernel, **case.template), given))
+                            for case in combinations(256, given, {}))  # fmt: skip  # a line
+
+        assert short == Geometry((4, 2, 1), (128, 1, 1))
+        assert long == Geometry((4, 6, 1), (128, 1, 1))
+        assert far == Geometry((4, 24, 1), (256, 1, 1), 2 * 256 * 32 * 4)
+
 
 class TestMachineCode:
     """What only the compiled kernels show."""
@@ -681,6 +694,22 @@ class TestMachineCode:
         expressions = {i.expression: room for room in programs for i in instances(room, "sm_90a")}
 
         assert {e: used for e, room in expressions.items() if (used := programs[room].report(e).smem) % LINE} == {}
+
+
+    def test_forms_are_chosen_by_what_kernels_declare(self) -> None:
+        """The choice of a form counts a kernel's own shared memory as the compiler does; a cluster needs no more.
+
+        Red: a form that is chosen for more blocks an SM than fit.
+        """
+        program, counted, found = compiled("attention", "sm_90a"), {}, {}
+        for inst in instances("attention", "sm_90a"):
+            given = {k: inst.template[k] for k in ("D", "Q", "KV")}
+            counted[inst.expression] = declared(Form(inst.kernel.name, given, {}, 1, parts=False))
+            found[inst.expression] = program.report(inst.expression).smem
+            if inst.kernel is ATTENTION_CLUSTER and found[inst.expression] <= counted[inst.expression]:
+                counted[inst.expression] = found[inst.expression]
+
+        assert counted == found
 
 
 H200 = Machine("sm_90a", 132, 232448)
