@@ -1,6 +1,7 @@
 """Whole decodes of a small model: one prompt gives one stream of bits, however it is computed."""
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -581,6 +582,7 @@ class TestRefusals:
         (Request((1,), 0), "sequence 0: 0 tokens were asked for"),
         (Request((1, 64), 1), "sequence 0: prompt token 1 is 64, the vocabulary has 64"),
         (Request((-1,), 1), "sequence 0: prompt token 0 is -1"),
+        (Request((1,), 1, frozenset([3, 64])), "sequence 0: stop token 64 is none of the vocabulary's 64"),
         (Request((1,) * 20, 2), "sequence 0: 20 prompt tokens and 2 more need 21 positions, the cache has 20"),
     ])  # fmt: skip
     def test_are_refused_before_anything_runs(self, device: Device, request_: Request, sentence: str) -> None:
@@ -588,6 +590,23 @@ class TestRefusals:
         with engine(device, Choice("a15", 1, 20, 8)) as e, pytest.raises(LanelockError, match=sentence):
             decode(e, [request_])
 
+
+    @pytest.mark.parametrize("drafts", ["0", "3"])
+    def test_of_the_whole_context_are_decoded_and_one_token_more_is_not(
+        self, drafts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A cache of twelve rows makes ten tokens of three, as a longer one does. Red: a row that nothing fills."""
+        words = ["decode", "--weights", "synthetic:3", "--tokens", "1,2,3", "--engine", "host", "--drafts", drafts]
+        said = []
+        for context, count in ((40, "10"), (12, "10"), (12, "11")):
+            config = tmp_path / f"{context}.json"
+            config.write_text(json.dumps({**CONFIG.to_dict(), "context": context}))
+            code = main([*words, "--config", str(config), "--n", count])
+            said.append((code, capsys.readouterr().out))
+
+        assert said[0] == said[1]
+        assert [code for code, _ in said] == [0, 0, 2]
+        assert said[0][1].count(",") == 9
 
     @pytest.mark.parametrize("command", ["decode", "logits", "mtp-logits", "trace", "bisect"])
     def test_are_refused_before_anything_is_loaded(

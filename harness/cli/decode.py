@@ -78,11 +78,10 @@ def from_engine(args: argparse.Namespace, prompts: list[NDArray[np.int64]]) -> t
     """Config name and sequences from a device; prompts beyond the batch wait for one to leave."""
     stops = frozenset(int(t) for t in read_tokens(args.stop, "--stop")) if args.stop else frozenset()
     requests = [Request(tuple(int(t) for t in prompt), args.n, stops) for prompt in prompts]
-    longest = max(len(prompt) for prompt in prompts)
-    choice = chosen(
-        args, B=min(len(prompts), MOST_LANES), limit=longest + args.n, chunk=min(args.chunk, longest + args.n),
-        drafts=args.drafts,
-    )  # fmt: skip
+    # the last token is made and not consumed
+    limit = max(len(prompt) for prompt in prompts) + args.n - 1
+    chunk = min(args.chunk, limit)
+    choice = chosen(args, B=min(len(prompts), MOST_LANES), limit=limit, chunk=chunk, drafts=args.drafts)
     margins: dict[int, list[str]] = {i: [] for i in range(len(prompts))}
 
     def watch(i: int, _token: int, logits: np.ndarray) -> None:

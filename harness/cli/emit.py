@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = [read_tokens(args.tokens)] if args.batch is None else read_batch(args.batch)
     requests = [Request(tuple(int(t) for t in prompt), args.n) for prompt in prompts]
     weights, machine = open_weights(args), MACHINES[args.machine][0]
-    B, limit = min(len(requests), MOST_LANES), max(len(r.prompt) for r in requests) + args.n
+    B, limit = min(len(requests), MOST_LANES), max(len(r.prompt) for r in requests) + args.n - 1
     setting = Setting(weights.config, lane(args.lane), B, B, limit, machine, knobs(args))
     plan = make_plan(setting, min(args.chunk, limit), args.drafts)
     title = f"Model {weights.config.name}, lane {args.lane}, {B} sequences, {args.drafts} drafts a step."

@@ -60,6 +60,9 @@ def _check(s: Setting, request: Request, index: int) -> None:
     for at, token in enumerate(request.prompt):
         if not 0 <= token < s.config.vocab:
             raise LanelockError(f"{where}: prompt token {at} is {token}, the vocabulary has {s.config.vocab}")
+    for token in sorted(request.stops):
+        if not 0 <= token < s.config.vocab:
+            raise LanelockError(f"{where}: stop token {token} is none of the vocabulary's {s.config.vocab}")
     if len(request.prompt) + request.count - 1 > s.limit:
         raise LanelockError(
             f"{where}: {len(request.prompt)} prompt tokens and {request.count} more need "
