@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from harness.engine import Engine, Request
 from harness.engine.decode import check_requests, chunk_width, prefill
-from kernels.columns import by_rows, reads_columns
+from kernels.columns import by_rows, reads_columns, scales_by_rows
 from kernels.plan import Launch
+from kernels.rules import scale_rows
 from oracle.config import BLOCK
 
 F64 = NDArray[np.float64]
@@ -82,9 +83,12 @@ class _Watch:
     def _take_codes(self, item: Launch) -> None:
         name = "logits" if item.label in ("Wout", "emb") else item.label.replace("layers.", "layer")
         rows, K, words = int(item.dims["rows"]), int(item.dims["K"]), self.engine.setting.lane.words
-        codes = self.engine.read("codes")[: rows * words * K]
-        codes = by_rows(codes, rows, words) if reads_columns(item.instance.kernel) else codes.reshape(rows, words, K)
-        scales = self.engine.read("scales")[: rows * K // BLOCK].reshape(rows, -1).astype(np.float64)
+        codes, scales = self.engine.read("codes"), self.engine.read("scales")
+        columns = reads_columns(item.instance.kernel)
+        codes = codes[: rows * words * K]
+        codes = by_rows(codes, rows, words) if columns else codes.reshape(rows, words, K)
+        scales = scales[: (scale_rows(rows) if columns else rows) * K // BLOCK]
+        scales = (scales_by_rows(scales, rows) if columns else scales.reshape(rows, -1)).astype(np.float64)
         codes = codes.astype(np.float64)
         whole = codes[:, 0] if words == 1 else 128 * codes[:, 0] + codes[:, 1]
         self.codes.setdefault(name, []).append(whole * np.repeat(scales, BLOCK, axis=-1))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harness.engine import Engine, Request, Stream, decode
-from kernels.columns import by_rows
+from kernels.columns import by_rows, scales_by_rows
 from kernels.entry import Buffer, Instance, buffer_shape
 from kernels.plan import Launch, Use
 
@@ -58,8 +58,11 @@ def seen_by(engine: Engine, item: Launch, use: Use, b: int, count: int) -> np.nd
     buffer = argument(item.instance, use.argument)
     shape = buffer_shape(buffer, item.dims)
     flat = engine.read(use.ref.buffer)[use.ref.offset :]
-    if buffer.name == "codes" and item.dims.get("columns"):
-        flat = by_rows(flat[: int(np.prod(shape))], *shape[:2])
+    rows = tuple("rows" if name == "scale_rows" else name for name in buffer.shape)
+    if item.dims.get("columns") and buffer.name in ("codes", "scales"):
+        flat, lines = flat[: int(np.prod(shape))], int(item.dims["rows"])
+        flat = by_rows(flat, *shape[:2]) if buffer.name == "codes" else scales_by_rows(flat, lines)
+        shape = flat.shape
     if buffer.pitch is not None:
         pitch, width = int(item.dims[buffer.pitch]), shape[-1]
         lines = int(np.prod(shape[:-1]))
@@ -68,8 +71,8 @@ def seen_by(engine: Engine, item: Launch, use: Use, b: int, count: int) -> np.nd
     B = engine.setting.B
     if "slots" in buffer.shape:
         return np.asarray(np.take(array, b, axis=buffer.shape.index("slots")))
-    if "rows" in buffer.shape:
-        axis = buffer.shape.index("rows")
+    if "rows" in rows:
+        axis = rows.index("rows")
         tokens = array.reshape(*array.shape[:axis], -1, B, *array.shape[axis + 1 :])
         mine = np.take(tokens, b, axis=axis + 1)
         return np.asarray(np.take(mine, range(min(count, mine.shape[axis])), axis=axis))

@@ -1,8 +1,8 @@
 // Rows in, activation codes out: what every quantising kernel shares.
 // A row of codes is [WORDS][K] int8, its scales are [K / 32] float32. WORDS 1 is A8, WORDS 2 is A15 (hi, then lo). Codes lie by
-// rows, or by columns as a streaming projection reads them: [K / 16][WORDS][rows][16].
+// rows, or by columns (columns.cuh) as a streaming projection reads them.
 #pragma once
-#include "device.cuh"
+#include "columns.cuh"
 
 namespace lane {
 
@@ -69,7 +69,7 @@ __device__ inline void store_bytes(signed char* __restrict__ p, const int (&q)[N
   }
 }
 
-// Where a row's codes and scales go; columns: of how many rows codes lie by columns, or 0.
+// Where a row's codes and scales go; columns: of how many rows they lie by columns, or 0.
 struct CodeRow {
   signed char* codes;
   float* scales;
@@ -109,7 +109,10 @@ __device__ inline void store_codes(const float (&y)[N], int k, int K, const Code
   signed char* at = to.codes + (to.columns ? k / 16 * WORDS * lines + to.row * 16 + k % 16 : to.row * WORDS * lines + k);
   store_bytes(at, hi);
   if constexpr (WORDS == 2) store_bytes(at + lines, lo);
-  if (k % BLOCK == 0) to.scales[to.row * (K / BLOCK) + k / BLOCK] = finite ? scale : from_bits(QUIET_NAN);
+  if (k % BLOCK != 0) return;
+  const int row = static_cast<int>(to.row), block = k / BLOCK;
+  const long long place = to.columns ? 1LL * block * scale_rows(to.columns) + place_of_scale(row) : to.row * (K / BLOCK) + block;
+  to.scales[place] = finite ? scale : from_bits(QUIET_NAN);
 }
 
 }  // namespace lane

@@ -1,7 +1,18 @@
 """Catalogue entry of the gated norm room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
-from kernels.rules import COLUMNS, GRID_Y, IN_REGISTERS, ROWS, between, ceil_div, code_buffers, row_pitch, rows_f32
+from kernels.rules import (
+    COLUMNS,
+    GRID_Y,
+    IN_REGISTERS,
+    ROWS,
+    between,
+    ceil_div,
+    code_buffers,
+    order,
+    row_pitch,
+    rows_f32,
+)
 from kernels.sequences import HEAD_DIMS
 
 WARPS = 4
@@ -9,7 +20,7 @@ WARPS = 4
 
 def _derive(dims: Dims) -> Dims:
     K = int(dims["HV"]) * int(dims["D"])
-    return {"K": K, "blocks": K // 32, "columns": 0, "o_pitch": K, "z_pitch": K, "normed_pitch": K}
+    return {"K": K, "blocks": K // 32, **order(dims), "o_pitch": K, "z_pitch": K, "normed_pitch": K}
 
 
 GATED_NORM_QUANTIZE = Kernel(

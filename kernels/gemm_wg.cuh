@@ -3,15 +3,13 @@
 // A stage holds a chunk of 4 blocks: codes [word][row] of 128 bytes, swizzled; scales [block][row]; 8 panels, which the
 // copy engine brings.
 #pragma once
+#include "columns.cuh"
 #include "hopper.cuh"
 #include "projection_tile.cuh"
 
 namespace warpgroup {
 
 constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS, COLUMNS = 128;
-
-// Where the scale of activation row r lies among those of its block: a lane's four of two fragments side by side.
-__device__ inline int place_of_scale(int r) { return r / 16 * 16 + r % 8 / 2 * 4 + r % 16 / 8 * 2 + r % 2; }
 
 template <class ACTIVATIONS, class WEIGHTS>
 struct Stage {
@@ -87,7 +85,7 @@ struct Source {
           lane::cp_async16(place + (word * COLUMNS + i * 16) * 128, codes[i] + word * KB * 32 + at.block * 32);
     }
     if (thread % 4 < count) {
-      float* place = reinterpret_cast<float*>(slot + X::CODES) + thread % 4 * COLUMNS + place_of_scale(thread / 4);
+      float* place = reinterpret_cast<float*>(slot + X::CODES) + thread % 4 * COLUMNS + lane::place_of_scale(thread / 4);
 #pragma unroll
       for (int i = 0; i < SCALES; ++i) lane::cp_async4(place + i * 32, scales[i] + at.block);
     }

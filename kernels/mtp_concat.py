@@ -1,7 +1,18 @@
 """Catalogue entry of the MTP concatenation room."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
-from kernels.rules import COLUMNS, IN_REGISTERS, ROWS, between, blocks_of, ceil_div, code_buffers, row_pitch, rows_f32
+from kernels.rules import (
+    COLUMNS,
+    IN_REGISTERS,
+    ROWS,
+    between,
+    blocks_of,
+    ceil_div,
+    code_buffers,
+    order,
+    row_pitch,
+    rows_f32,
+)
 
 CHUNK = 256  # elements that one warp sums
 CHUNKS = 256  # chunk sums that one block holds
@@ -10,7 +21,7 @@ WARPS = 32
 
 def _derive(dims: Dims) -> Dims:
     K = int(dims["K"])
-    return {"embedded_pitch": K, "hidden_pitch": K, "both": 2 * K, "blocks": 2 * K // 32, "columns": 0}
+    return {"embedded_pitch": K, "hidden_pitch": K, "both": 2 * K, "blocks": 2 * K // 32, **order(dims)}
 
 
 def _geometry(dims: Dims) -> Geometry:

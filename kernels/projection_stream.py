@@ -1,11 +1,9 @@
 """Catalogue entries of the streaming projection: Q8_0 and Q4 panels through rings of bulk copies.
 
-Dims: grid: blocks along N. splits: blocks along K. warps: of a block. stages: of a warp's ring. span: chunks of a
-stage. width: units (panels that a warp multiplies at a time) whose slice sums a block holds. held: buffers of
-activations, PART chunks each.
+Dims: grid: blocks along N. splits: blocks along K. warps: of a block that multiply, a panel each at a time; one more
+feeds them where not all activations have room. stages: of a warp's ring. span: chunks of a stage. held: buffers of
+activations, a part of a slice each.
 """
-
-from dataclasses import replace
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
 from kernels.projections import (
@@ -13,7 +11,6 @@ from kernels.projections import (
     GRID_RULE,
     PANEL_BLOCKS,
     PANEL_ROWS,
-    SCALES,
     SIZE_RULES,
     SLICES,
     SPLIT_RULES,
@@ -22,34 +19,27 @@ from kernels.projections import (
     panel_bytes,
     row_groups,
 )
-from kernels.rules import BLOCK, IN_REGISTERS, SHARED, UNIT, between, ceil_div
+from kernels.rules import BLOCK, IN_REGISTERS, SHARED, UNIT, between, ceil_div, scale_rows
 
-#: Chunks of a slice that a buffer holds, as kernels/projection_stream.cu is compiled.
-PART = 6
 COLS = Param("COLS", (8, 16, 32, 64))
-MOST_WIDTH = 32  # units whose sums a block can hold
+PART = 6  # chunks of a slice that a buffer holds, as kernels/stream_activations.cuh is compiled
 MOST_HELD = 32  # buffers of activations
-#: Codes by columns, of which a part is one copy; scales are copied 16 bytes at a time where slices are whole chunks.
+#: Activations by columns, of which a part is one copy.
 CODES = Buffer("codes", "i8", ("units", "WORDS", "rows", UNIT), "r", align=16)
-LAYOUT = (Scalar("stages"), Scalar("span"), Scalar("width"), Scalar("held"))
-ARGS: tuple[Buffer | Scalar, ...] = (CODES, replace(SCALES, align=16), *ARGS_TILED[2:], *LAYOUT)
+SCALES = Buffer("scales", "f32", ("KB", "scale_rows"), "r", align=16)
+LAYOUT = (Scalar("stages"), Scalar("span"), Scalar("held"))
+ARGS: tuple[Buffer | Scalar, ...] = (CODES, SCALES, *ARGS_TILED[2:], *LAYOUT)
 
 
-def panels_of_unit(words: int, cols: int) -> int:
-    """Panels that a warp multiplies at a time, as kernels/projection_stream.cu is compiled."""
-    return 1 if words * cols < 64 else 2  # words of all sequences
+def most_warps(words: int, bits: int, cols: int) -> int:
+    """Warps of a block, as kernels/projection_stream.cu is compiled: many sums leave registers for fewer."""
+    return 20 if words * cols * 8 // bits <= 64 else 16  # words of all sequences, times those of a weight
 
 
-def most_warps(words: int, cols: int) -> int:
-    """Warps of a block, as kernels/projection_stream.cu is compiled: the more sums a thread holds, the fewer."""
-    return {8: 20, 16: 20, 32: 16}.get(words * cols, 12)  # words of all sequences
-
-
-def part_bytes(rows: int, cols: int, words: int) -> int:
-    """Bytes of a buffer: codes of the rows, scales of as many as a block is built for, an odd multiple of 16 bytes
-    apart.
-    """
-    return min(rows, cols) * words * PART * PANEL_BLOCKS * BLOCK + cols * (PART | 1) * 16
+def part_bytes(rows: int, cols: int, words: int, chunks: int) -> int:
+    """Bytes of a buffer: a part of a slice's chunks, codes of the rows that a block has, and their scales."""
+    room = min(rows, cols)
+    return min(PART, chunks) * PANEL_BLOCKS * (room * words * BLOCK + 4 * scale_rows(room))
 
 
 def slices_of(splits: int) -> int:
@@ -57,32 +47,37 @@ def slices_of(splits: int) -> int:
     return ceil_div(SLICES, splits)
 
 
-def fixed_bytes(rows: int, cols: int, words: int, splits: int, width: int, held: int) -> int:
-    """Shared memory of a block besides its rings: barriers and flags, sums, and parts of the activations."""
-    sums = 0 if splits > 1 else width * panels_of_unit(words, cols) * PANEL_ROWS * cols * 4
-    return MOST_HELD * 16 + MOST_WIDTH * 4 + sums + held * part_bytes(rows, cols, words)
+def parts_of(splits: int, chunks: int) -> int:
+    """Parts of all slices of the block that has most of them: with as many buffers nothing is copied twice."""
+    return slices_of(splits) * ceil_div(chunks, PART)
 
 
-def stage_bytes(bits: int, span: int, panels: int) -> int:
-    """Bytes of one stage of one warp: so many chunks of each panel of a unit, and its barrier."""
-    return panels * span * panel_bytes(bits) + 8
+def fixed_bytes(rows: int, cols: int, words: int, chunks: int, splits: int, warps: int, held: int) -> int:
+    """Shared memory of a block besides its rings: state of the buffers, sums of slices, parts of the activations."""
+    sums = 0 if splits > 1 else warps * PANEL_ROWS * cols * 4
+    return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, chunks) + UNIT * cols
+
+
+def stage_bytes(bits: int, span: int) -> int:
+    """Bytes of one stage of one warp: so many chunks of a panel, and its barrier."""
+    return span * panel_bytes(bits) + 8
 
 
 def _smem(d: Dims) -> int:
+    """Bytes of a block: more than half of a multiprocessor's, so that no two share one while another is empty."""
     rings = int(d["warps"]) * int(d["stages"])
-    sizes = (int(d[name]) for name in ("rows", "COLS", "WORDS", "splits", "width", "held"))
-    panels = panels_of_unit(int(d["WORDS"]), int(d["COLS"]))
-    return rings * stage_bytes(int(d["BITS"]), int(d["span"]), panels) + fixed_bytes(*sizes)
+    sizes = (int(d[name]) for name in ("rows", "COLS", "WORDS", "chunks", "splits", "warps", "held"))
+    return max(SHARED // 2 + 1024, rings * stage_bytes(int(d["BITS"]), int(d["span"])) + fixed_bytes(*sizes))
 
 
-def _window(d: Dims) -> int:
-    """Chunks that all buffers hold."""
-    return int(d["held"]) * PART
+def _warps(d: Dims) -> int:
+    """Warps of a block: those that multiply, and the one that feeds them."""
+    return int(d["warps"]) + (int(d["held"]) < parts_of(int(d["splits"]), int(d["chunks"])))
 
 
 def _geometry(d: Dims) -> Geometry:
     grid = (int(d["grid"]), ceil_div(int(d["rows"]), int(d["COLS"])), int(d["splits"]))
-    return Geometry(grid, (32 * int(d["warps"]), 1, 1), _smem(d))
+    return Geometry(grid, (32 * _warps(d), 1, 1), _smem(d))
 
 
 def _panels(d: Dims) -> int:
@@ -95,27 +90,21 @@ RULES = (
     row_groups("y", 8),
     GRID_RULE,
     between("stages", 1, 16, "the stages that a ring is built for"),
-    between("width", 1, MOST_WIDTH, "the units whose sums a block can hold"),
     between("span", 1, 32, "the chunks of one copy"),
     between("held", 1, MOST_HELD, "the buffers that the threads of a warp set up"),
     Rule(
-        lambda d: PART % int(d["span"]) == 0 or int(d["chunks"]) <= PART,
-        f"span = {{span}}: a copy of so many chunks crosses the end of a buffer of {PART}",
+        lambda d: int(d["warps"]) >= 1 and _warps(d) <= most_warps(int(d["WORDS"]), int(d["BITS"]), int(d["COLS"])),
+        "warps = {warps} of a block of {COLS} sequences of {WORDS} words and weights of {BITS} bits: it has at least "
+        "1, and at most 20, or, for many sequences, 16, with the one that feeds them where held = {held} is not all",
     ),
     Rule(
-        lambda d: 1 <= int(d["warps"]) <= most_warps(int(d["WORDS"]), int(d["COLS"])),
-        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has at least 1, and at most 20, or, from "
-        "32 words of all sequences on, 16, or, from 64 on, 12",
-    ),
-    Rule(
-        lambda d: _window(d) >= int(d["chunks"]) or int(d["width"]) <= int(d["warps"]),
-        "{held} buffers hold less than a slice of {chunks} chunks, which {warps} warps read more than once for {width} "
-        "units: every warp would wait for another",
+        lambda d: _panels(d) * SLICES * int(d["chunks"]) < 2**31,
+        "{N} rows of K = {K} in chunks exceed what an int can count",
     ),
     Rule(
         lambda d: _smem(d) <= SHARED,
-        f"{{warps}} rings of {{stages}} stages, {{width}} units of sums and {{held}} parts of {{rows}} rows of "
-        f"K = {{K}} exceed {SHARED} bytes of shared memory",
+        f"{{warps}} rings of {{stages}} stages and {{held}} parts of {{rows}} rows of K = {{K}} exceed {SHARED} bytes "
+        "of shared memory",
     ),
 )
 
@@ -130,7 +119,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         params=params,
         args=ARGS,
         geometry=_geometry,
-        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, width=2, held=1),
+        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, held=1),
         rules=RULES,
         archs=("sm_90a",),
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},
@@ -143,7 +132,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
 PROJECTION_STREAM = _kernel(
     "projection_stream",
     (WORDS, Param("BITS", (8,)), COLS),
-    "Panels of 16 weight rows streamed by warps through rings of bulk copies; slice sums handed on in order.",
+    "Panels of 16 weight rows streamed by warps through rings of bulk copies; a warp a panel.",
 )
 PROJECTION_STREAM_Q4 = _kernel(
     "projection_stream_q4",

@@ -9,8 +9,14 @@ namespace lane {
 // taken back after it, so that no byte borrows from its neighbour.
 __device__ inline unsigned unbias(unsigned nibbles) { return ((nibbles | 0x80808080u) - 0x08080808u) ^ 0x80808080u; }
 
-// 16 times four codes, from nibbles in the high halves of bytes: the bias of 8 is the sign bit turned over
-__device__ inline unsigned high_nibbles(unsigned packed) { return (packed & 0xF0F0F0F0u) ^ 0x80808080u; }
+// 16 times four codes, from two's complement nibbles in the high halves of bytes
+__device__ inline unsigned high_nibbles(unsigned packed) { return packed & 0xF0F0F0F0u; }
+
+// Two's complement nibbles, from nibbles biased by 8: the bias is the sign bit turned over. In one operation for both halves of
+// bytes; the compiler would move it behind the two that part them.
+__device__ inline unsigned unbiased_nibbles(unsigned packed) {
+  return static_cast<unsigned>(opaque(static_cast<int>(packed ^ 0x88888888u)));
+}
 
 // four nibbles in the low halves of bytes, from 16 bits that hold them in the order of K
 __device__ inline unsigned spread_nibbles(unsigned packed) {
@@ -113,44 +119,43 @@ struct WeightPanels {
     }
   }
 
-  // An even COUNT of blocks as A operands of codes times GAIN: a code of 4 bits stays in the high half of its byte, where the bias is
-  // one exclusive or, and its scale is divided by GAIN, which is exact.
-  static constexpr int GAIN = BITS == 4 ? 16 : 1;
+  // A operands for dots on MAGIC. A code of 4 bits stays in the high half of its byte; dots are then 16 times too large, and
+  // MAGIC is the float whose last place is 1/16.
+  static constexpr int MAGIC = BITS == 4 ? 0x49400000 : lane::MAGIC;
+  static constexpr float SHIFT = BITS == 4 ? lane::SHIFT / 16 : lane::SHIFT;
+  static constexpr bool PAIRS = BITS == 4;  // one load brings two blocks
 
-  template <int COUNT>
-  __device__ static void row_fragments(unsigned (&a)[COUNT][4], const unsigned char* panel, int first) {
-    const unsigned char* at = panel + first * 64 * BITS + threadIdx.x % 32 * 16;
-    if constexpr (BITS == 8) {
+  // a[b] becomes block first + b, of an even `first`; b ascends
+  __device__ static void row_fragments(unsigned (&a)[2][4], const unsigned char* panel, int first, int b) {
+    if (PAIRS && b != 0) return;
+    const uint4 v = load16(panel + (PAIRS ? first : first + b) * 64 * BITS + threadIdx.x % 32 * 16);
+    const unsigned words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-      for (int b = 0; b < COUNT; ++b) {
-        const uint4 v = load16(at + b * 512);
-        a[b][0] = v.x, a[b][1] = v.y, a[b][2] = v.z, a[b][3] = v.w;
-      }
-    } else {
-#pragma unroll
-      for (int b = 0; b < COUNT; b += 2) {
-        const uint4 v = load16(at + b * 256);
-        a[b][0] = high_nibbles(v.x << 4), a[b][1] = high_nibbles(v.y << 4);
-        a[b][2] = high_nibbles(v.x), a[b][3] = high_nibbles(v.y);
-        a[b + 1][0] = high_nibbles(v.z << 4), a[b + 1][1] = high_nibbles(v.w << 4);
-        a[b + 1][2] = high_nibbles(v.z), a[b + 1][3] = high_nibbles(v.w);
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (PAIRS) {
+        const unsigned both = unbiased_nibbles(words[i]);
+        a[i / 2][i % 2] = high_nibbles(both << 4), a[i / 2][2 + i % 2] = high_nibbles(both);
+      } else {
+        a[b][i] = words[i];
       }
     }
   }
 
-  // the scales of rows g and g + 8 of those blocks, for codes times GAIN
-  template <int COUNT>
-  __device__ static void row_scales(WeightScale (&s)[COUNT][2], const unsigned char* panel, int first) {
-    const unsigned char* at = panel + CODES + threadIdx.x % 32 / 4 * 16 + first * 2;
+  // the scales of rows g and g + 8, of all blocks
+  struct RowScales {
+    uint4 stored;
+
+    __device__ explicit RowScales(const unsigned char* panel) : stored(load16(panel + CODES + threadIdx.x % 32 / 4 * 16)) {}
+
+    __device__ void of(WeightScale (&s)[2], int b) const {
+      const unsigned two[2] = {b < 2 ? stored.x : stored.y, b < 2 ? stored.z : stored.w};
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int b = 0; b < COUNT; b += 2) {
-        const unsigned two = *reinterpret_cast<const unsigned*>(at + half * 8 + b * 2);
-        s[b][half] = weight_scale(to_float(half_t{static_cast<unsigned short>(two)}) * (1.0f / GAIN));
-        s[b + 1][half] = weight_scale(to_float(half_t{static_cast<unsigned short>(two >> 16)}) * (1.0f / GAIN));
+      for (int half = 0; half < 2; ++half) {
+        const float ws = to_float(half_t{static_cast<unsigned short>(two[half] >> 16 * (b % 2))});
+        s[half] = {ws, -SHIFT * ws};
       }
-  }
+    }
+  };
 
   __device__ static void column_fragments(unsigned (&f)[4], const unsigned char* panel, int b) {
     if constexpr (BITS == 8) {

@@ -8,7 +8,7 @@ it.
 from collections.abc import Callable
 
 from kernels.entry import Buffer, Dims, Geometry, Param, Rule, Scalar, Value
-from kernels.rules import BLOCK, GRID_X, GRID_Y, UNIT, between, ceil_div, multiple, row_pitch
+from kernels.rules import BLOCK, GRID_X, GRID_Y, UNIT, between, ceil_div, multiple, row_pitch, scale_rows
 
 SLICES = 8
 PANEL_ROWS = 16  # weight rows of a fragment, and of a pre-tiled panel
@@ -57,6 +57,7 @@ def derived(units: Callable[[Dims], int] | None = None, **fixed: Value) -> Calla
             "KB": K // BLOCK,
             "half": K // 2,
             "units": K // UNIT,
+            "scale_rows": scale_rows(int(dims.get("rows", 0))),
             "splits": splits,
             "planes": SLICES if splits > 1 else 1,
             "y_pitch": N,

@@ -77,10 +77,21 @@ def planes_f32(name: str, width: str) -> tuple[Buffer, Scalar, Scalar]:
 def code_buffers(width: str) -> tuple[Buffer, Buffer, Scalar]:
     """Activation codes [rows, WORDS, width] int8 (WORDS 2: hi, then lo) and their scales [rows, width / 32].
 
-    columns: 0, or the rows: the codes then lie by columns (see kernels/columns.py).
+    columns: 0, or the rows: both then lie by columns (see kernels/columns.py), the scales of scale_rows rows.
     """
     codes = Buffer("codes", "i8", ("rows", "WORDS", width), "w", align=8)
-    return codes, Buffer("scales", "f32", ("rows", "blocks"), "w"), Scalar("columns")
+    return codes, Buffer("scales", "f32", ("scale_rows", "blocks"), "w"), Scalar("columns")
+
+
+def scale_rows(rows: int) -> int:
+    """Rows of the scales of so many rows, where they lie by columns."""
+    return ceil_div(rows, UNIT) * UNIT
+
+
+def order(dims: Dims) -> dict[str, Value]:
+    """columns, by default 0, and the rows of scales that follow."""
+    rows, columns = int(dims.get("rows", 0)), int(dims.get("columns", 0))
+    return {"columns": columns, "scale_rows": scale_rows(rows) if columns else rows}
 
 
 COLUMNS = Rule(lambda d: d["columns"] in (0, d["rows"]), "columns = {columns} is neither 0 nor the {rows} rows")
@@ -91,7 +102,7 @@ def defaults(width: str, *pitches: str) -> Callable[[Dims], Dims]:
 
     def derive(dims: Dims) -> Dims:
         packed: dict[str, Value] = dict.fromkeys(pitches, dims[width])
-        return {**packed, "blocks": int(dims[width]) // BLOCK, "planes": 1, "columns": 0}
+        return {**packed, "blocks": int(dims[width]) // BLOCK, "planes": 1, **order(dims)}
 
     return derive
 

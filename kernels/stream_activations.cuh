@@ -1,134 +1,125 @@
-// The activations of a streaming projection: parts of a slice in shared memory, each filled again by the warp that finishes
-// the last unit that reads it.
+// The activations of a streaming projection: parts of a slice in shared memory, filled by a warp of their own.
 #pragma once
+#include "columns.cuh"
 #include "stream_units.cuh"
 
 namespace stream {
 
-// A part is PART chunks of a slice. Its buffer holds codes as they come, [unit of 16 elements][word][row], and scales [row]
-// [block], rows an odd multiple of 16 bytes apart, so that what lanes read at a time lies in different banks.
-// Fill number pass * parts + p is part p of a pass through a slice, and goes to buffer (fill % held).
-template <int WORDS, int COLS, int PART, int PANELS>
+// Chunks of a part: the longer, the fewer copies and waits.
+constexpr int PART = 6;
+
+// A part is `part` chunks of a slice. Its buffer holds codes and scales as they come, by columns.
+// Part p of slice s is fill (band * slices + s) * parts + p, or the same without bands where all have room, and goes to
+// buffer (fill % held).
+template <int WORDS, int COLS>
 struct Activations {
-  const Order<PANELS>& order;
+  const Order& order;
   unsigned char* memory;  // of the block: the state of the buffers, and from byte `start` on the buffers
   int start;
-  int room, held, chunks, KB, rows;
-  const signed char* codes;  // by columns, of all rows; the block has COLS of them at most, `room` in shared memory
+  int room, held, chunks, part, KB, rows;
+  const signed char* codes;  // of all rows; the block has COLS of them at most, `room` in shared memory
   const float* scales;
 
-  // a part of one unit: its fill, and the buffer and the turn of that buffer that it has
+  // a part that a warp reads: the buffer and the turn of that buffer that it has
   struct Place {
-    int fill, buffer, turn;
+    int buffer, turn;
   };
 
-  static constexpr int MOST_HELD = 32, STATE_BYTES = MOST_HELD * 16, SCALE_PITCH = (PART | 1) * 16;
+  static constexpr int MOST_HELD = 32, STATE_BYTES = MOST_HELD * 16;
+  // Fragments have rows that the batch may lack: whatever lies there is read, behind the last buffer too, and never stored.
+  static constexpr int BEHIND = 16 * COLS;
 
-  // of a buffer: its barrier, the last fill asked for, the units that are finished of its pass
+  // of a buffer: the barrier of its copies, and that of the warps that are done with it
   __device__ barrier_t* full(int index) const { return reinterpret_cast<barrier_t*>(memory) + index; }
-  __device__ unsigned* issued(int index) const { return reinterpret_cast<unsigned*>(memory) + 2 * MOST_HELD + index; }
-  __device__ unsigned* done(int index) const { return issued(index) + MOST_HELD; }
+  __device__ barrier_t* empty(int index) const { return full(index) + MOST_HELD; }
 
-  // of a buffer for so many rows: a unit, its codes, all of it. Fragments have rows that the batch may lack: theirs are
-  // whatever lies there, and are never stored.
+  // of so many rows: a unit, and the scales of a block; of a buffer: the codes, and all of it
   __device__ static int unit_bytes(int rows) { return WORDS * rows * 16; }
-  __device__ static int codes_bytes(int rows) { return 8 * PART * unit_bytes(rows); }
-  __device__ static int bytes(int rows) { return codes_bytes(rows) + COLS * SCALE_PITCH; }
+  __device__ static int line_bytes(int rows) { return lane::scale_rows(rows) * 4; }
+  __device__ static int codes_bytes(int rows, int part) { return 8 * part * unit_bytes(rows); }
+  __device__ static int bytes(int rows, int part) { return codes_bytes(rows, part) + 4 * part * line_bytes(rows); }
 
-  __device__ int parts() const { return (chunks + PART - 1) / PART; }
-  __device__ bool resident() const { return held >= order.slices * parts(); }
-  __device__ int fills() const { return (resident() ? order.slices : order.passes()) * parts(); }
+  __device__ int parts() const { return (chunks + part - 1) / part; }
+  __device__ int fills() const { return order.slices * parts(); }  // of a band
 
   __device__ void init() const {
     if (threadIdx.x >= held) return;
-    lane::barrier_init(full(threadIdx.x), 33);  // the lanes' copies of scales, and the codes
+    lane::barrier_init(full(threadIdx.x), 1), lane::barrier_init(empty(threadIdx.x), order.warps);
     lane::barrier_publish();
-    *issued(threadIdx.x) = threadIdx.x, *done(threadIdx.x) = 0;
   }
 
-  __device__ unsigned char* buffer(int index) const { return memory + start + index * bytes(room); }
-
-  // By one warp, which does not wait: codes come in one copy, or, where the launch has more rows than the block, in one a unit.
-  __device__ void load(int fill) const {
+  // Part `index` of the band into a buffer, by one warp, which does not wait: in one copy, or in one a line where the launch has
+  // more rows than the block.
+  __device__ void load(int index, int buffer) const {
     const int l = lane::opaque(threadIdx.x) % 32, first = lane::opaque(blockIdx.y) * COLS;
-    const int slice = order.slice0 + fill / parts() % order.slices;
-    const int block = lane::slice_begin(slice, KB) + fill % parts() * PART * 4;
-    const int left = lane::slice_begin(slice + 1, KB) - block, blocks = left < 0 ? 0 : left < 4 * PART ? left : 4 * PART;
-    const int count = rows - first < COLS ? rows - first : COLS, lines = rows <= COLS ? 1 : 2 * blocks * WORDS;
-    unsigned char* to = buffer(fill % held);
-    const int bytes = rows <= COLS ? 2 * blocks * unit_bytes(rows) : count * 16;
+    const int slice = order.slice0 + index / parts(), block = lane::slice_begin(slice, KB) + index % parts() * part * 4;
+    const int left = lane::slice_begin(slice + 1, KB) - block, blocks = left < 0 ? 0 : left < 4 * part ? left : 4 * part;
+    unsigned char* to = memory + start + buffer * bytes(room, part);
+    unsigned char* to_scales = to + codes_bytes(room, part);
     const signed char* from = codes + lane::widened(2 * block, unit_bytes(rows)) + first * 16;
-    if (l == 0) lane::barrier_expect(full(fill % held), blocks ? lines * bytes : 0);
-    if (blocks)
+    const float* from_scales = scales + lane::widened(block, lane::scale_rows(rows)) + first / 16 * 16;
+    // past the end of a slice weights are zeros, which a NaN must not meet
+    for (int i = blocks * line_bytes(room) + l * 16; i < 4 * part * line_bytes(room); i += 32 * 16)
+      lane::store16(to_scales + i, uint4{0, 0, 0, 0});
+    lane::fence_proxy();
+    __syncwarp();
+    if (rows <= COLS) {
+      if (!lane::elected()) return;
+      const int code_bytes = 2 * blocks * unit_bytes(rows), scale_bytes = blocks * line_bytes(rows);
+      lane::barrier_expect(full(buffer), code_bytes + scale_bytes);
+      if (blocks == 0) return;
+      lane::bulk_copy<false>(to, from, code_bytes, full(buffer));
+      lane::bulk_copy<false>(to_scales, from_scales, scale_bytes, full(buffer));
+      return;
+    }
+    const int count = rows - first < COLS ? rows - first : COLS, lines = 2 * blocks * WORDS;
+    const int wide = lane::scale_rows(rows) - first / 16 * 16, scale_bytes = (wide < lane::scale_rows(COLS) ? wide : lane::scale_rows(COLS)) * 4;
+    if (l == 0) lane::barrier_expect(full(buffer), lines * count * 16 + blocks * scale_bytes);
+    __syncwarp();
 #pragma unroll 1
-      for (int line = l; line < lines; line += 32)
-        lane::bulk_copy<false>(to + line * room * 16, from + lane::widened(line, rows * 16), bytes, full(fill % held));
-    to += codes_bytes(room);
-    const float* from_scales = scales + lane::widened(first, KB) + block;
-    if (KB % (4 * lane::SLICES) == 0) copy_whole_scales(to, from_scales, count, blocks);
-    else copy_scales(to, from_scales, count, blocks);
-    lane::cp_async_arrive(full(fill % held));
+    for (int line = l; line < lines; line += 32)
+      lane::bulk_copy<false>(to + line * room * 16, from + lane::widened(line, rows * 16), count * 16, full(buffer));
+#pragma unroll 1
+    for (int line = l; line < blocks; line += 32)
+      lane::bulk_copy<false>(to_scales + line * line_bytes(room), from_scales + lane::widened(line, lane::scale_rows(rows)), scale_bytes,
+                             full(buffer));
   }
 
-  __device__ void copy_whole_scales(unsigned char* to, const float* from, int count, int blocks) const {
-    const int l = lane::opaque(threadIdx.x) % 32, at = l % 8 * 4;
-    if (at >= blocks) return;
-#pragma unroll 1
-    for (int row = l / 8; row < count; row += 4)
-      lane::cp_async16(to + row * SCALE_PITCH + at * 4, from + lane::widened(row, KB) + at);
+  // By a warp of its own: every fill of every band, each once all warps of the block are done with what its buffer had.
+  __device__ void feed() const {
+    Place place{0, 0};
+    for (int band = 0; band < order.bands(); ++band)
+      for (int index = 0; index < fills(); ++index, next(place)) {
+        if (place.turn > 0) lane::barrier_wait(empty(place.buffer), (place.turn - 1) & 1);
+        load(index, place.buffer);
+      }
   }
 
-  // one by one, where a slice is no whole chunks; zero past its end, where weights are zeros that a NaN must not meet
-  __device__ void copy_scales(unsigned char* to, const float* from, int count, int blocks) const {
-    const int l = lane::opaque(threadIdx.x) % 32;
-    if (l >= 4 * PART) return;
-#pragma unroll 1
-    for (int row = 0; row < count; ++row)
-      lane::cp_async4(to + row * SCALE_PITCH + l * 4, from + lane::widened(row, KB) + (l < blocks ? l : 0), l < blocks ? 4 : 0);
-  }
-
-  __device__ Place first(const Unit& u) const {
-    const int fill = (resident() ? u.slice : u.band * order.slices + u.slice) * parts();
-    return {fill, fill % held, fill / held};
-  }
   __device__ void next(Place& p) const {
-    ++p.fill;
     if (++p.buffer == held) p.buffer = 0, ++p.turn;
   }
 
-  // A warp may come before its fill is asked for: the barrier's phase would then be taken for the one before the last.
-  __device__ void wait(const Place& p) const {
-    lane::await_flag<false>(issued(p.buffer), static_cast<unsigned>(p.fill));
-    lane::barrier_wait(full(p.buffer), p.turn & 1);
+  // A warp has waited for every fill of a buffer before, so that the phase that runs is never two ahead of it.
+  __device__ void wait(const Place& p) const { lane::barrier_wait(full(p.buffer), p.turn & 1); }
+
+  __device__ void release(const Place& p) const {
+    __syncwarp();
+    if (lane::elected()) lane::barrier_arrive(empty(p.buffer));
   }
 
-  // the warp that finishes a part of a pass fills its buffer for the part that takes it next
-  __device__ void finish(const Place& p, const Unit& u) const {
-    if (resident()) return;
-    __syncwarp();
-    bool last = false;
-    if (lane::opaque(threadIdx.x) % 32 == 0) {
-      last = atomicAdd(done(p.buffer), 1u) + 1 == static_cast<unsigned>(u.wide);
-      if (last) *done(p.buffer) = 0;
-    }
-    if (!__shfl_sync(0xFFFFFFFFu, static_cast<int>(last), 0) || p.fill + held >= fills()) return;
-    load(p.fill + held);
-    __syncwarp();
-    if (lane::opaque(threadIdx.x) % 32 == 0) lane::raise_flag<false>(issued(p.buffer), static_cast<unsigned>(p.fill + held));
-  }
-
-  // Where this lane reads a chunk, in bytes of `memory`: its row of ldmatrix, whose matrices are the halves of two blocks and
-  // whose rows are the columns of one tile; the scales of columns 2t and 2t + 1.
+  // Where this lane reads a chunk, in bytes of `memory`: its row of ldmatrix, whose matrices are the halves of a block of two
+  // tiles, or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.
   struct View {
-    int codes, scales, pitch;  // pitch: of a unit
-
-    __device__ void next() { codes += 8 * pitch, scales += 16; }
+    int codes, scales;
   };
 
   __device__ View view(const Place& p) const {
-    const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * bytes(room), pitch = unit_bytes(room);
-    return {at + l / 8 * pitch + l % 8 * 16, at + codes_bytes(room) + l % 4 * 2 * SCALE_PITCH, pitch};
+    const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * bytes(room, part), pitch = unit_bytes(room);
+    const int matrix = COLS == 8 ? l / 8 * pitch : l / 8 % 2 * pitch + l / 16 * 128;
+    return {at + matrix + l % 8 * 16, at + codes_bytes(room, part) + l % 4 * 16 + (COLS == 8 ? blockIdx.y % 2 * 8 : 0)};
   }
+
+  __device__ void next(View& view) const { view.codes += 8 * unit_bytes(room), view.scales += 4 * line_bytes(room); }
 };
 
 }  // namespace stream

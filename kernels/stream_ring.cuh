@@ -4,38 +4,33 @@
 
 namespace stream {
 
-// Copies of the units unit, unit + step, ..: up to `span` neighbouring chunks of a slice at a time, of each panel.
-template <int PANELS>
+// Copies of the panels index, index + warps, .. of a block, `span` neighbouring chunks at a time.
+template <int BYTES>  // of a chunk
 struct Feed {
-  const Order<PANELS>& order;
+  const Order& order;
   const unsigned char* tiles;
-  int bytes, chunks, span, step;  // bytes: of a chunk
-  Unit unit;
-  int chunk = 0;
-  const unsigned char* at = nullptr;
+  int chunks, span, index;  // chunks: of a slice
+  int at = 0, left = 0;     // the next chunk, and how many of its panel are not asked for
 
-  __device__ bool more() const { return order.holds(unit); }
-  __device__ int count() const { return chunks - chunk < span ? chunks - chunk : span; }
+  __device__ bool more() const { return index < order.panels; }
+  __device__ int count() const { return left < span ? left : span; }
   __device__ void enter() {
-    if (more()) at = tiles + lane::widened(order.panel(unit) * lane::SLICES + order.slice0 + unit.slice, chunks * bytes);
+    left = order.slices * chunks, at = (order.panel(index) * lane::SLICES + order.slice0) * chunks;
   }
-  // bytes between the panels of a unit
-  __device__ long long apart() const { return lane::widened(order.stride * lane::SLICES, chunks * bytes); }
   __device__ void next() {
-    at += span * bytes, chunk += span;
-    if (chunk < chunks) return;
-    chunk = 0;
-    order.advance(unit, step);
+    at += span, left -= span;
+    if (left > 0) return;
+    index += order.warps;
     enter();
   }
 };
 
-// Stages of one warp, room for `span` chunks of BYTES each of PANELS panels, and the barrier of each.
-template <int BYTES, int PANELS>
+// Stages of one warp, room for `span` chunks of BYTES each, and the barrier of each.
+template <int BYTES>
 struct Ring {
   unsigned char* memory;
   barrier_t* full;
-  int stages, span, filled = 0, used = 0;
+  int stages, span, used = 0;
   unsigned parity = 0;
 
   __device__ void init() {
@@ -47,30 +42,27 @@ struct Ring {
     __syncwarp();
   }
 
-  __device__ void fill(Feed<PANELS>& feed) {
+  // the next copy into a stage
+  __device__ void fill(Feed<BYTES>& feed, int stage) {
     if (!feed.more()) return;
     if (lane::elected()) {
-      const int bytes = feed.count() * BYTES, panels = PANELS == 1 ? 1 : feed.order.count(feed.unit);
-      unsigned char* to = memory + filled * PANELS * span * BYTES;
-      lane::barrier_expect(full + filled, panels * bytes);
-#pragma unroll
-      for (int p = 0; p < PANELS; ++p)
-        if (p < panels) lane::bulk_copy(to + p * span * BYTES, feed.at + p * feed.apart(), bytes, full + filled);
+      const int bytes = feed.count() * BYTES;
+      lane::barrier_expect(full + stage, bytes);
+      lane::bulk_copy(memory + stage * span * BYTES, feed.tiles + lane::widened(feed.at, BYTES), bytes, full + stage);
     }
-    filled = filled + 1 < stages ? filled + 1 : 0;
     feed.next();
     if (!feed.more()) lane::admit_next_launch();
   }
 
   __device__ const unsigned char* wait() const {
     lane::barrier_wait(full + used, parity);
-    return memory + used * PANELS * span * BYTES;
+    return memory + used * span * BYTES;
   }
 
   // the stage that was waited for is read by all lanes and takes the next copy
-  __device__ void refill(Feed<PANELS>& feed) {
+  __device__ void refill(Feed<BYTES>& feed) {
     __syncwarp();
-    fill(feed);
+    fill(feed, used);
     if (++used == stages) used = 0, parity ^= 1;
   }
 };

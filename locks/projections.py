@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.device import Device
 from kernels.catalogue import KERNELS, kernel
-from kernels.columns import by_columns, reads_columns
+from kernels.columns import by_columns, reads_columns, scales_by_columns
 from kernels.entry import Instance, Kernel, Value, instance, resolve
 from locks.support import BLOCK, Case, rng
 from oracle.bits import projection as contract
@@ -118,8 +118,9 @@ class Form:
 
     def case(self, o: Operands, **dims: Value) -> Case:
         """The launch: weights in the form that this lowering reads."""
-        codes = by_columns(o.codes) if reads_columns(self.kernel) else o.codes
-        inputs = {"codes": codes, "scales": o.scales, **weights(o, 4 if self.is_q4 else 8, tiled=self.is_tiled)}
+        columns = reads_columns(self.kernel)
+        codes, scales = (by_columns(o.codes), scales_by_columns(o.scales)) if columns else (o.codes, o.scales)
+        inputs = {"codes": codes, "scales": scales, **weights(o, 4 if self.is_q4 else 8, tiled=self.is_tiled)}
         return Case(self.kernel, {**o.dims, **self.dims, **dims}, inputs, self.template)
 
     @property

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from harness.device import Device
 from harness.run import run_kernel, run_once, same_bits
+from kernels.columns import scales_by_columns, scales_by_rows
 from kernels.entry import DTYPES, Buffer, Kernel, Value, buffer_dtype, buffer_shape, instance, resolve
 
 U = 2.0**-24  # unit roundoff of float32
@@ -176,7 +177,7 @@ class Case:
     def take(self, rows: Iterable[int]) -> "Case":
         """The same with these rows only, in this order."""
         index = list(rows)
-        inputs = {n: _take(self._buffer(n), v, index) for n, v in self.inputs.items()}
+        inputs = {n: self._taken(n, v, index) for n, v in self.inputs.items()}
         return replace(self, inputs=inputs, dims={**self.dims, "rows": len(index)})
 
     def in_slot(self, row: int, slot: int, batch: int) -> "Case":
@@ -188,27 +189,40 @@ class Case:
             if value is None or axis is None:
                 inputs[name] = value
                 continue
-            filled = np.full_like(value, np.nan if value.dtype.kind == "f" else 0)
+            columns = _by_columns(self._buffer(name))
+            rows = scales_by_rows(value, batch) if columns else value
+            filled = np.full_like(rows, np.nan if rows.dtype.kind == "f" else 0)
             at = (slice(None),) * axis + (slot,)
-            filled[at] = value[at]
-            inputs[name] = filled
+            filled[at] = rows[at]
+            inputs[name] = scales_by_columns(filled) if columns else filled
         return replace(case, inputs=inputs)
 
     def row_of(self, outputs: Arrays, row: int) -> dict[str, np.ndarray]:
         """One row of what was written."""
-        return {n: _take(self._buffer(n), v, [row]) for n, v in outputs.items()}
+        return {n: self._taken(n, v, [row]) for n, v in outputs.items()}
+
+    def _taken(self, name: str, value: Any, rows: list[int]) -> Any:
+        axis = _row_axis(self._buffer(name))
+        if value is None or axis is None:
+            return value
+        if _by_columns(self._buffer(name)):
+            return scales_by_columns(scales_by_rows(value, int(self.dims["rows"]))[rows])
+        return np.take(value, rows, axis=axis)
 
     def _buffer(self, name: str) -> Buffer:
         return next(b for b in self.kernel.buffers if b.name == name)
 
 
+def _by_columns(buffer: Buffer) -> bool:
+    """Whether these are scales by columns."""
+    return buffer.shape[-1] == "scale_rows"
+
+
 def _row_axis(buffer: Buffer) -> int | None:
-    return buffer.shape.index("rows") if "rows" in buffer.shape else None
-
-
-def _take(buffer: Buffer, value: Any, rows: list[int]) -> Any:
-    axis = _row_axis(buffer)
-    return value if value is None or axis is None else np.take(value, rows, axis=axis)
+    """The axis of the rows; of scales by columns, once they lie by rows."""
+    if _by_columns(buffer):
+        return 0
+    return next((axis for axis, size in enumerate(buffer.shape) if size in ("rows", "scale_rows")), None)
 
 
 def assert_stands_alone(device: Device, case: Case, batch: int = 64) -> None:

@@ -8,7 +8,7 @@ import pytest
 from harness.device import Device
 from harness.inputs import random_array
 from kernels.catalogue import KERNELS, kernel
-from kernels.columns import by_columns, by_rows, ordered, reads_columns
+from kernels.columns import by_columns, by_rows, ordered, reads_columns, scales_by_columns, scales_by_rows
 from kernels.entry import Kernel, Scalar, Value, buffer_dtype, buffer_shape, instance, resolve
 from kernels.lanes import lane
 from kernels.plan import Launch
@@ -62,6 +62,24 @@ class TestOrder:
             assert columns[k // 16, w, r, k % 16] == codes[r, w, k]
 
 
+    @pytest.mark.parametrize("rows", [1, 7, 16, 37])
+    def test_every_scale_comes_back(self, rows: int) -> None:
+        """Scales to columns and back are nothing at all; places without a row are NaN. Red: two rows in one place."""
+        scales = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6)
+        columns = scales_by_columns(scales)
+
+        assert_same_bits(scales_by_rows(columns.reshape(-1), rows), scales)
+        assert np.isnan(columns).sum() == columns.size - scales.size
+
+    def test_a_lanes_scales_lie_together(self) -> None:
+        """Columns 2t, 2t + 1 of two fragments of 8 are neighbours, four by four. Red: fragments side by side."""
+        place = scales_by_columns(np.arange(32, dtype=np.float32)[:, None])[0].reshape(2, 4, 4)
+
+        for pair, t in np.ndindex(2, 4):
+            first = 16 * pair + 2 * t
+            assert place[pair, t].tolist() == [first, first + 1, first + 8, first + 9]
+
+
 class TestWriters:
     """Every kernel that quantises writes the same codes by columns as by rows."""
 
@@ -75,12 +93,13 @@ class TestWriters:
     @pytest.mark.parametrize("words", [1, 2])
     @pytest.mark.parametrize("k", WRITERS, ids=lambda k: k.name)
     def test_codes_are_the_same_in_both_orders(self, device: Device, k: Kernel, words: int) -> None:
-        """Codes by columns, put back, are those by rows; scales and all else do not move. Red: a low word astray."""
+        """Codes and scales by columns, put back, are those by rows, and nothing else moves. Red: a low word astray."""
         for rows in (1, 5, 16):
             plain = case_of(k, rows, words, 0).run(device)
             moved = case_of(k, rows, words, rows).run(device)
 
             assert_same_bits(by_rows(moved.pop("codes"), rows, words), plain.pop("codes"), f"{k.name} {rows} rows")
+            assert_same_bits(scales_by_rows(moved.pop("scales"), rows), plain.pop("scales"), f"{k.name} {rows} rows")
             assert set(moved) == set(plain)
             for name, value in moved.items():
                 assert_same_bits(value, plain[name], f"{k.name} {rows} rows: {name}")
@@ -95,9 +114,10 @@ class TestWriters:
             plain = Case(k, {**case.dims, "columns": 0}, case.inputs, case.template).run(device)
             moved = case.run(device)
 
-            assert np.isnan(moved["scales"]).any(axis=1).tolist() == [False, True, False, True, False], k.name
+            scales = scales_by_rows(moved["scales"], 5)
+            assert np.isnan(scales).any(axis=1).tolist() == [False, True, False, True, False], k.name
             assert_same_bits(by_rows(moved["codes"], 5, words), plain["codes"], k.name)
-            assert_same_bits(np.isnan(moved["scales"]), np.isnan(plain["scales"]), k.name)
+            assert_same_bits(np.isnan(scales), np.isnan(plain["scales"]), k.name)
 
     def test_other_counts_are_refused(self) -> None:
         """Columns of other than all rows are refused before a launch. Red: rows written over each other."""

@@ -418,10 +418,9 @@ class TestRefusals:
             ("gemm_tc", {"grid": 0}, "grid = 0 must be between 1"),
             ("gemm_dp4a", {"y_pitch": 15}, "y_pitch = 15 is less than the row it has to hold"),
             ("gemm_rows", {"KB": 2}, "KB = 2 is not K / 32"),
-            ("projection_stream", {"K": 8192, "span": 4}, "span = 4: a copy of so many chunks crosses the end"),
             ("projection_stream", {"held": 33}, "held = 33 must be between 1 and 32"),
             ("projection_stream", {"warps": 21}, "warps = 21 of a block of 8 sequences"),
-            ("projection_stream", {"K": 16384, "held": 1, "width": 5}, "every warp would wait for another"),
+            ("projection_stream", {"N": 2**24, "K": 2**20}, "exceed what an int can count"),
             ("projection_stream", {"stages": 16, "span": 6}, "exceed 232448 bytes of shared memory"),
         ],
     )

@@ -191,7 +191,9 @@ class TestRules:
 
     def test_defaults_are_packed_rows_and_one_plane(self) -> None:
         """Pitches are the width, a block is 32 elements, planes are one, codes lie by rows."""
-        assert defaults("K", "p", "q")({"K": 96}) == {"p": 96, "q": 96, "blocks": 3, "planes": 1, "columns": 0}
+        by_rows = {"columns": 0, "scale_rows": 5}
+
+        assert defaults("K", "p", "q")({"K": 96, "rows": 5}) == {"p": 96, "q": 96, "blocks": 3, "planes": 1, **by_rows}
 
     def test_shared_buffers_are_what_they_say(self) -> None:
         """Rows and planes have pitches of their own name; codes are bytes, scales one a block."""
@@ -203,7 +205,7 @@ class TestRules:
         assert planes_f32("y", "K") == (
             Buffer("y", "f32", ("planes", "rows", "K"), "r", "y_pitch", align=16), Scalar("y_pitch"), Scalar("planes"),
         )  # fmt: skip
-        assert (codes.shape, codes.dtype, scales.shape) == (("rows", "WORDS", "K"), "i8", ("rows", "blocks"))
+        assert (codes.shape, codes.dtype, scales.shape) == (("rows", "WORDS", "K"), "i8", ("scale_rows", "blocks"))
         assert columns == Scalar("columns")
 
 

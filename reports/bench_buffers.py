@@ -10,7 +10,7 @@ import numpy as np
 from harness.device import Argument, Device, Memory
 from harness.run import arguments
 from kernels.catalogue import kernel
-from kernels.columns import by_columns, reads_columns
+from kernels.columns import by_columns, reads_columns, scales_by_columns
 from kernels.entry import Geometry, Instance, Value, instance, resolve
 from kernels.lowering import Projection
 from kernels.rules import BLOCK, ceil_div
@@ -50,7 +50,8 @@ class Call:
 
 def codes_for(inst: Instance, inputs: dict[str, Memory]) -> dict[str, Memory]:
     """Activations (see `Bench.activations`) as a kernel reads them."""
-    return {"codes": inputs["columns" if reads_columns(inst.kernel) else "codes"], "scales": inputs["scales"]}
+    order = "columns" if reads_columns(inst.kernel) else "rows"
+    return {name: inputs[f"{name} by {order}"] for name in ("codes", "scales")}
 
 
 @dataclass(slots=True)
@@ -116,14 +117,20 @@ class Bench:
         return tiles
 
     def activations(self, K: int, rows: int, words: int) -> dict[str, Memory]:
-        """Random activation codes, by rows and by columns, and scales."""
+        """Random activation codes and scales, by rows and by columns."""
         g = np.random.default_rng([K, rows, words])
         codes = g.integers(-127, 128, (rows, words, K)).astype(np.int8)
         if words == 2:  # A15: the low word
             codes[:, 1] = g.integers(-64, 64, (rows, K))
         scales = (0.01 * (0.25 + g.random((rows, K // BLOCK)))).astype(np.float32)
         made = {}
-        for name, value in (("codes", codes), ("columns", by_columns(codes)), ("scales", scales)):
+        orders = {
+            "codes by rows": codes,
+            "scales by rows": scales,
+            "codes by columns": by_columns(codes),
+            "scales by columns": scales_by_columns(scales),
+        }
+        for name, value in orders.items():
             made[name] = self.alloc(f"{name} {rows} x {K}", value.nbytes)
             self.device.write(made[name], value)
         return made
