@@ -124,7 +124,7 @@ class Bench:
             codes[:, 1] = g.integers(-64, 64, (rows, K))
         scales = (0.01 * (0.25 + g.random((rows, K // BLOCK)))).astype(np.float32)
         made = {}
-        orders = {
+        orders: dict[str, np.ndarray] = {
             "codes by rows": codes,
             "scales by rows": scales,
             "codes by columns": by_columns(codes),
