@@ -1,6 +1,7 @@
 """Machine-written records: measured figures with everything that one needs to know about where they were measured."""
 
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -52,9 +53,16 @@ def record(kind: str, figures: Mapping[str, Any], folder: Path = RECORDS) -> Pat
         text = json.dumps(content, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise LanelockError(f"record {kind}: a figure cannot be written as JSON ({error})") from error
-    path = folder / f"{kind}-{now:%Y%m%dT%H%M%SZ}.json"
+    path = _free(folder, kind, now)
     write_whole(path, text + "\n")
     return path
+
+
+def _free(folder: Path, kind: str, now: datetime.datetime) -> Path:
+    """A name that no record has: of two that end in the same second the later one takes the next."""
+    seconds = (now + datetime.timedelta(seconds=s) for s in itertools.count())
+    names = (folder / f"{kind}-{at:%Y%m%dT%H%M%SZ}.json" for at in seconds)
+    return next(path for path in names if not path.exists())
 
 
 def check_records(folder: Path = RECORDS) -> None:

@@ -217,6 +217,13 @@ class TestRecord:
         assert {"kind", "date", "commit", "dirty", "toolkit", "gpus", "cpu", "python"} <= set(content)
         assert [p.name for p in tmp_path.iterdir()] == [path.name]  # no temporary file stays
 
+    def test_records_of_one_second_are_all_kept(self, tmp_path: Path) -> None:
+        """Each has a name of its own, in the order of their making. Red: a night's second check over its first."""
+        paths = [record("two", {"number": n}, tmp_path) for n in range(4)]
+
+        assert paths == sorted(set(paths)) == sorted(tmp_path.iterdir())
+        assert [json.loads(path.read_text())["figures"]["number"] for path in paths] == [0, 1, 2, 3]
+
     def test_the_newest_record_of_a_kind_is_found(self, tmp_path: Path) -> None:
         """Of several records of a kind the one with the latest time is named; another kind's name may start alike."""
         for name in ("a-20260101T000000Z", "a-20261130T020000Z", "a-b-20270101T000000Z"):
