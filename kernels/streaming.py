@@ -79,34 +79,35 @@ def streams(N: int, K: int, rows: int, words: int, bits: int, multiprocessors: i
 def layout(work: Work, blocks: int, splits: int, most: int) -> dict[str, Value]:
     """The dims of blocks of at most so many warps; none where no stage of a ring fits.
 
-    Bands are as even as can be. Activations stay where all slices have room; else a few parts are enough, and a warp
-    feeds them. A warp without a second stage waits for every copy.
+    Bands are as even as can be. Activations stay where all slices have room beside the weights that should be on their
+    way; else a few parts are enough, and a warp feeds them.
     """
     blocks = min(blocks, work.panels)
     each = ceil_div(work.panels, blocks)  # panels of a block
     fastest = ALL if splits == 1 else FEW if work.light else MANY
     most = min(most, fastest, most_warps(work.words, work.bits, work.cols))
     warps = ceil_div(each, ceil_div(each, most))
-    parts = parts_of(splits, work.chunks)
-    tries = [(parts, 1 if splits > 1 else 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1)]
-    for held, least in tries:
+    parts, wanted = parts_of(splits, work.chunks), _wanted(work, warps)
+    for least, held in (*itertools.product((wanted, 1), (parts, 4, 3, 2)), (1, 1)):
         if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.bits, work.cols):
             continue
         free = SHARED - fixed_bytes(work.rows, work.cols, work.words, work.chunks, splits, warps, held)
         chunks = free // (warps * stage_bytes(work.bits, 1))  # of a warp's ring
         if chunks >= least:
-            stages, span = _ring(work, warps, chunks)
+            stages, span = _ring(work, min(chunks, wanted))
             return {"grid": blocks, "splits": splits, "warps": warps, "stages": stages, "span": span, "held": held}
     return {}
 
 
-def _ring(work: Work, warps: int, chunks: int) -> tuple[int, int]:
-    """Stages of a ring, and the chunks of a stage, where so many chunks fit."""
+def _wanted(work: Work, warps: int) -> int:
+    """Chunks of a warp that should be on their way."""
     if work.light and work.fragments == 1:
-        span = next((n for n in (3, 2) if chunks >= 3 * n), 1)
-        return min(4, chunks // span), span
-    flying = FLYING_OF_TWO if work.light else FLYING
-    chunks = min(chunks, 8, max(2, round(flying / (warps * panel_bytes(work.bits)))))
-    spans, stages = ((2,), 3) if work.light else ((4, 3, 2), 2)
-    span = next((n for n in spans if chunks >= stages * n), 1)
-    return max(1, chunks // span), span
+        return 12
+    return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / (warps * panel_bytes(work.bits)))))
+
+
+def _ring(work: Work, chunks: int) -> tuple[int, int]:
+    """Stages of a ring, and the chunks of a stage, of so many chunks."""
+    spans, least = ((3, 2), 3) if work.light else ((4, 3, 2), 2)
+    span = next((n for n in spans if chunks >= least * n), 1)
+    return chunks // span, span
