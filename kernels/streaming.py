@@ -110,4 +110,4 @@ def _ring(work: Work, chunks: int) -> tuple[int, int]:
     """Stages of a ring, and the chunks of a stage, of so many chunks."""
     spans, least = ((3, 2), 3) if work.light else ((4, 3, 2), 2)
     span = next((n for n in spans if chunks >= least * n), 1)
-    return chunks // span, span
+    return min(4, chunks // span), span

@@ -75,6 +75,15 @@ class TestStream:
             assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
 
 
+    @pytest.mark.parametrize("cols", [8, 16])
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_rows_beyond_a_block_are_the_contract(self, device: Device, name: str, cols: int) -> None:
+        """Three blocks of rows, the last one short, of slices whole and not. Red: scales of another block's rows."""
+        f = Form(name, {**form(name).template, "COLS": cols})
+        for KB in (83, 256):
+            o = operands(2 * cols + 5, 33, 32 * KB, 1)
+            assert_same_bits(run(device, f, o, held=2), f.expected(o), f"{f} {KB} blocks")
+
     def test_all_of_shared_memory_may_be_taken(self) -> None:
         """A layout of exactly what a block may have is admitted, one warp more is not. Red: a byte left over."""
         full = {"held": 8, "warps": 8, "span": 3, "stages": 4}
