@@ -470,6 +470,23 @@ class TestSpeculation:
         assert tokens(streams) == truth
         assert_same_bits(np.concatenate(drafted), logits)
 
+    @pytest.mark.parametrize("k", [1, 2, 3, 4])
+    def test_a_stop_token_among_accepted_drafts_ends_the_stream_there(self, device: Device, k: int) -> None:
+        """At every place of a verify whose drafts are all right; the neighbour goes on to its count.
+
+        Red: tokens that were accepted behind a stop token.
+        """
+        truth, _, _ = plain(device)
+        with engine(device, Choice("a8+s16+kv16", 2, 40, 9, k)) as e:
+            for at in range(2, 3 + k):
+                stop = truth[0][at]
+                requests = [replace(PAIR[0], stops=frozenset([stop])), PAIR[1]]
+                streams = decode(forced(e, truth, PATTERNS["all"]), requests)
+
+                assert streams[0].tokens == truth[0][: truth[0].index(stop) + 1]
+                assert [s.stopped for s in streams] == ["stop token", "count"]
+                assert streams[1].tokens == truth[1]
+
     @pytest.mark.parametrize("k", [1, 3])
     def test_plain_steps_between_verifies_change_nothing(self, device: Device, k: int) -> None:
         """Handed case 14: any mixture of plain and speculative steps, with forced drafts, gives the greedy stream."""
