@@ -74,7 +74,7 @@ struct Activations {
     }
     const int count = rows - first < COLS ? rows - first : COLS, lines = 2 * blocks * WORDS;
     const int wide = lane::scale_rows(rows) - first / 16 * 16, scale_bytes = (wide < lane::scale_rows(COLS) ? wide : lane::scale_rows(COLS)) * 4;
-    if (l == 0) lane::barrier_expect(full(buffer), lines * count * 16 + blocks * scale_bytes);
+    if (lane::elected()) lane::barrier_expect(full(buffer), lines * count * 16 + blocks * scale_bytes);
     __syncwarp();
 #pragma unroll 1
     for (int line = l; line < lines; line += 32)

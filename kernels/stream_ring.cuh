@@ -34,7 +34,7 @@ struct Ring {
   unsigned parity = 0;
 
   __device__ void init() {
-    if (lane::opaque(threadIdx.x) % 32 == 0) {
+    if (lane::elected()) {
 #pragma unroll 1
       for (int i = 0; i < stages; ++i) lane::barrier_init(full + i, 1);
       lane::barrier_publish();

@@ -1,7 +1,7 @@
 // What a block of a streaming projection computes, and in which order.
 //
-// A warp takes whole panels of `pretile`, each through all slices of K that the block has: a panel is one run of bytes, and the
-// sums of its slices never leave the registers of the warp that adds them.
+// A warp takes whole panels of `pretile`, each through all slices of K that the block has: a panel is one run of bytes, and no
+// other warp has to do with its sums.
 #pragma once
 #include "hopper.cuh"
 #include "projection_rows.cuh"
@@ -14,7 +14,7 @@ struct Order {
 
   __device__ Order(lane::Slices share, int first_panel, int step, int all, int takers)
       : slice0(share.first), slices(share.last - share.first), first(first_panel), stride(step),
-        panels(first_panel < all ? (all - first_panel + step - 1) / step : 0), warps(takers) {}
+        panels((all - first_panel + step - 1) / step), warps(takers) {}
 
   __device__ int bands() const { return (panels + warps - 1) / warps; }
   __device__ int panel(int index) const { return first + index * stride; }
