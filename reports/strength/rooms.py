@@ -40,7 +40,11 @@ SPECIAL: tuple[Room, ...] = (
         ("kernels/plan.py", "kernels/programs.py", "kernels/steps.py", "kernels/storage.py", "kernels/lanes.py"),
         ("locks/test_plan.py", "locks/test_decode.py"),
     ),
-    Room("engine", ("harness/engine/*.py",), ("locks/test_decode.py", "locks/test_plan.py")),
+    Room(
+        "engine",
+        ("harness/engine/*.py",),
+        ("locks/test_decode.py", "locks/test_any_decode.py", "locks/test_plan.py"),
+    ),
     Room(
         "accuracy",
         ("oracle/error_bound.py", "harness/observed.py"),
