@@ -1,7 +1,6 @@
 """Checking goldens: decode again and compare. Nothing here writes."""
 
 import datetime
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from harness.bisect import Run, Side, bisect
 from harness.commits import CommitRun, last_change, sources_of, trace_words
 from harness.engine import Request
 from harness.record import RECORDS
+from oracle import json_text
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.errors import LanelockError
 from oracle.model_weights import Weights
@@ -196,7 +196,7 @@ def stale(
 def _checked(path: Path) -> tuple[datetime.datetime, list[str]]:
     """When a record's check was, and the goldens that it saw hold. Raises LanelockError for a file that is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_text.loads(path.read_text(encoding="utf-8"))
         return datetime.datetime.fromisoformat(data["date"]), list(data["figures"]["passed"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LanelockError(f"{path}: not the record of a check of goldens ({error})") from error

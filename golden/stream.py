@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.cache import write_whole
 from kernels.lanes import lane
+from oracle import json_text
 from oracle.bits import ARITHMETIC_VERSION
 from oracle.config import ModelConfig
 from oracle.errors import LanelockError
@@ -100,7 +101,7 @@ def replace(golden: Golden, folder: Path = FOLDER) -> Golden | None:
 def read(path: Path) -> Golden:
     """The golden of a file. Raises LanelockError, naming the file, if it is none or its name is not its key's."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_text.loads(path.read_text(encoding="utf-8"))
         lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list)}
         golden = Golden(**{**data, **lists})
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -103,6 +103,9 @@ def opcodes(body: str) -> Iterator[str]:
 
 
 _WAIT = "griddepcontrol.wait"
+_LABEL = re.compile(r"(\$[\w$]+):")
+_JUMP = re.compile(r"^(@!?%\w+\s+)?bra(?:\.uni)?\s+([\w$]+)")
+_LEAD = re.compile(r"^(?:[\w$]+:\s*|@!?%\w+\s+)*")
 _REGISTER = re.compile(r"%\w+")
 _PARAMETER = re.compile(r"^ld\.param\.[bus]64\s+(%\w+),\s*\[[\w$]+_param_(\d+)\]")
 # a prefetch into the second-level cache reads no value, and every write meets it there
@@ -111,16 +114,16 @@ _MEMORY = re.compile(rf"^(?:ld|st|atom|red|cp\.async|prefetch)\b(?!\.(?:{_HARMLE
 
 
 def touched_before_wait(body: str) -> frozenset[int]:
-    """64-bit parameters, by position, that addresses of global memory come from ahead of the wait, in the text's order.
+    """64-bit parameters, by position, that addresses of global memory come from where no wait has been passed.
 
-    Where a value comes from is followed through every instruction, whatever it does: more may be named than are
-    touched, and none is missed unless the compiler puts a block elsewhere in the text. A kernel that does not
-    wait raises KeyError.
+    Every statement counts that some way from the start reaches without the wait. Where a value comes from is followed
+    through every instruction, whatever it does: more may be named than are touched, and none is missed. A kernel that
+    does not wait raises KeyError.
     """
-    ahead, wait, _ = body.partition(_WAIT)
-    if not wait:
+    statements = [s.strip() for s in re.split(r"[;{}]", _flat(body))]
+    if not any(_WAIT in s for s in statements):
         raise KeyError("the kernel does not wait")
-    lines = [re.sub(r"^(?:[\w$]+:\s*|@!?%\w+\s+)*", "", s.strip()) for s in re.split(r"[;{}]", _flat(ahead))]
+    lines = [_LEAD.sub("", statements[i]) for i in sorted(_before_wait(statements))]
     origins: dict[str, frozenset[int]] = {}
     for _ in range(3):  # a value that a loop carries is defined behind its first use
         for line in lines:
@@ -132,6 +135,25 @@ def touched_before_wait(body: str) -> frozenset[int]:
     addresses = (a for line in lines if _MEMORY.match(line) for a in re.findall(r"\[([^\]]*)\]", line))
     named = (register for a in addresses for register in _REGISTER.findall(a))
     return frozenset().union(*(origins.get(r, frozenset()) for r in named))
+
+
+def _before_wait(statements: Sequence[str]) -> set[int]:
+    """Statements that a way from the start reaches without the wait; one under a predicate may be no wait."""
+    labels = {match[1]: i for i, s in enumerate(statements) for match in _LABEL.finditer(s)}
+    found: set[int] = set()
+    ways = [0]
+    while ways:
+        i = ways.pop()
+        if i in found or i >= len(statements):
+            continue
+        found.add(i)
+        line = _LABEL.sub("", statements[i]).strip()
+        jump = _JUMP.match(line)
+        if jump and jump[2] in labels:  # another's label stands in a piece of assembly, which is left at its end
+            ways.append(labels[jump[2]])
+        if not line.startswith((_WAIT, "ret", "exit")) and not (jump and jump[2] in labels and not jump[1]):
+            ways.append(i + 1)
+    return found
 
 
 def _flat(body: str) -> str:

@@ -98,6 +98,10 @@ RULES = (
         "1, and at most 20, or, for many sequences, 16, with the one that feeds them where held = {held} is not all",
     ),
     Rule(
+        lambda d: d["scale_rows"] == scale_rows(int(d["rows"])) and int(d["units"]) * UNIT == int(d["K"]),
+        "scale_rows = {scale_rows} and units = {units} do not follow from {rows} rows of K = {K}",
+    ),
+    Rule(
         lambda d: _panels(d) * SLICES * int(d["chunks"]) < 2**31,
         "{N} rows of K = {K} in chunks exceed what an int can count",
     ),

@@ -94,7 +94,10 @@ def order(dims: Dims) -> dict[str, Value]:
     return {"columns": columns, "scale_rows": scale_rows(rows) if columns else rows}
 
 
-COLUMNS = Rule(lambda d: d["columns"] in (0, d["rows"]), "columns = {columns} is neither 0 nor the {rows} rows")
+COLUMNS = Rule(
+    lambda d: d["columns"] in (0, d["rows"]) and d["scale_rows"] == order(d)["scale_rows"],
+    "columns = {columns} is neither 0 nor the {rows} rows, or scale_rows = {scale_rows} is not what follows",
+)
 
 
 def defaults(width: str, *pitches: str) -> Callable[[Dims], Dims]:

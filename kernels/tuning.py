@@ -1,10 +1,10 @@
 """Every choice of speed in one place. No bit of any result depends on a value here."""
 
-import json
 from dataclasses import dataclass, fields
 from typing import Any
 
 from kernels.catalogue import KERNELS
+from oracle import json_text
 from oracle.errors import LanelockError
 
 #: The environment variable that holds changed fields, as one JSON object.
@@ -13,6 +13,9 @@ VARIABLE = "LANELOCK_TUNING"
 #: Field -> least and largest value.
 RANGES = {
     "gemv_rows": (0, 8),
+    "stream_rows": (0, 1 << 31),
+    "prefill_rows": (1, 1 << 31),
+    "warpgroup_rows": (1, 1 << 31),
     "blocks_per_sm": (1, 16),
     "prefill_blocks_per_sm": (1, 16),
     "max_splits": (1, 8),
@@ -88,7 +91,7 @@ def tuning(text: str | None, where: str = VARIABLE) -> Tuning:
     if not text:
         return Tuning()
     try:
-        given: Any = json.loads(text)
+        given: Any = json_text.loads(text)
     except ValueError as error:
         raise LanelockError(f"{where} is not JSON: {error}") from None
     if not isinstance(given, dict):

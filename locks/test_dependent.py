@@ -77,6 +77,20 @@ class TestReading:
 
         assert found == [{1}, {0, 1}]
 
+    @pytest.mark.parametrize("wait", [
+        "@%p2 bra $L1; griddepcontrol.wait; $L1:", "@%p2 griddepcontrol.wait;",
+        "@%p2 bra $L1; bra.uni $L2; $L1: griddepcontrol.wait; $L2:",
+    ])  # fmt: skip
+    def test_a_way_past_the_wait_is_found(self, wait: str) -> None:
+        """Where only some threads wait, what the others touch is touched early. Red: the order of the text taken."""
+        assert touched_before_wait(SKETCH.replace("griddepcontrol.wait;", wait)) == {0, 1}
+
+    def test_a_block_that_the_text_puts_behind_the_wait_is_found(self) -> None:
+        """A jump there and back before the wait. Red: only what stands ahead of it looked at."""
+        sketch = SKETCH.replace(" griddep", " bra.uni $L2;\n $L1:\n griddep", 1)
+
+        assert touched_before_wait(sketch + " ret;\n $L2:\n st.global.u32 [%rd1], %r1;\n bra.uni $L1;\n") == {0, 1}
+
     def test_a_kernel_that_does_not_wait_is_an_error(self) -> None:
         """Red: an empty answer that passes."""
         with pytest.raises(KeyError, match="does not wait"):

@@ -258,7 +258,8 @@ class TestTuning:
         ("name", "low", "high"),
         [("gemv_rows", 0, 8), ("blocks_per_sm", 1, 16), ("prefill_blocks_per_sm", 1, 16), ("max_splits", 1, 8),
          ("warps", 1, 8), ("attention_blocks", 1, 8), ("attention_heads", 0, 64), ("attention_units", 1, 64),
-         ("attention_prefill", 1, 2**31)],
+         ("attention_prefill", 1, 2**31), ("stream_rows", 0, 2**31), ("prefill_rows", 1, 2**31),
+         ("warpgroup_rows", 1, 2**31)],
     )  # fmt: skip  # a table
     def test_ranges_end_where_they_say(self, name: str, low: int, high: int) -> None:
         """Both ends of a range are taken, and nothing beyond. Red: a range one too wide."""

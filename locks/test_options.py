@@ -124,8 +124,10 @@ class TestTuning:
         assert found == set(TUNED)
 
     @pytest.mark.parametrize(
-        ("text", "sentence"), [("{", f"{VARIABLE} is not JSON"), ('{"warp": 8}', f"{VARIABLE}: unknown field 'warp'")]
-    )
+        ("text", "sentence"),
+        [("{", f"{VARIABLE} is not JSON"), ("[" * 100_000, f"{VARIABLE} is not JSON: nested too deeply"),
+         ('{"warp": 8}', f"{VARIABLE}: unknown field 'warp'")],
+    )  # fmt: skip  # a table
     @pytest.mark.parametrize("words", TUNED.values(), ids=TUNED)
     def test_of_the_variable_are_refused_by_its_name(
         self, words: str, text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -10,6 +10,7 @@ from harness.run import run_once
 from kernels.entry import resolve
 from kernels.projections import panel_bytes
 from kernels.rules import SHARED
+from kernels.streaming import streams
 from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run, width
 from locks.support import assert_same_bits, watched
 from oracle.bits import projection as contract
@@ -60,6 +61,7 @@ LAYOUTS = (
     {"grid": 2, "warps": 4, "stages": 2, "span": 5, "held": 3},
     {"grid": 1, "warps": 3, "stages": 1, "span": 2, "held": 16},
     {"grid": 1, "warps": 2, "stages": 2, "span": 1, "held": 2, "splits": 3},
+    {"grid": 5, "warps": 1, "stages": 2, "span": 3, "held": 16},
 )
 
 
@@ -83,6 +85,24 @@ class TestStream:
         for KB in (83, 256):
             o = operands(2 * cols + 5, 33, 32 * KB, 1)
             assert_same_bits(run(device, f, o, held=2), f.expected(o), f"{f} {KB} blocks")
+
+    @pytest.mark.parametrize("words", [1, 2])
+    @pytest.mark.parametrize("K", [5120, 6144, 17408])
+    def test_layouts_of_an_h200_fit_the_sums_of_a_model(self, device: Device, K: int, words: int) -> None:
+        """What is chosen for an H200, at its K, for some panels. Red: memory of one word asked for, other parts."""
+        for rows in (2, 9):
+            o = operands(rows, 50, K, words)
+            chosen = streams(5120, K, rows, words, 8, 132, planes=False)[0]
+            f = Form(chosen.kernel, chosen.template, {**chosen.dims, "grid": 1})
+            assert_same_bits(run(device, f, o), f.expected(o), str(f))
+
+    @pytest.mark.parametrize("held", [17, 32])
+    def test_every_buffer_may_be_held(self, device: Device, held: int) -> None:
+        """Half of them and one more, and all. Red: barriers of the second half in the place of others."""
+        f, o = form("projection_stream"), operands(2, 48, 17408, 1)
+        dims = {"grid": 1, "warps": 3, "stages": 2, "span": 1, "held": held}
+
+        assert_same_bits(run(device, f, o, **dims), f.expected(o), str(f))
 
     def test_all_of_shared_memory_may_be_taken(self) -> None:
         """A layout of exactly what a block may have is admitted, one warp more is not. Red: a byte left over."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from oracle import json_text
 from oracle.errors import LanelockError
 
 BLOCK = 32  # a Q8_0 block along K; every projection's input width is a whole number of blocks
@@ -111,7 +112,7 @@ class ModelConfig:
     def from_json(cls, path: str | Path) -> "ModelConfig":
         """A config from a JSON file of fields. Raises LanelockError if the file cannot be read or does not fit."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = json_text.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise LanelockError(f"{path}: not a readable JSON config ({error}).") from error
         if not isinstance(data, dict):

@@ -1,12 +1,12 @@
 """Results of a lock run as data: one row a lock, with its sentence and the share of each bound it used."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from oracle import json_text
 from oracle.errors import LanelockError
 
 SENTENCE = "sentence"
@@ -93,7 +93,7 @@ class LockRun:
 def read_run(path: Path) -> LockRun:
     """What `pytest locks/ --results FILE` wrote. Raises LanelockError, naming the file, if it is not that."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_text.loads(path.read_text(encoding="utf-8"))
         return LockRun(data["commit"], data["dirty"], tuple(LockResult(**row) for row in data["locks"]))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LanelockError(f"{path}: not the results of a lock run ({error})") from error

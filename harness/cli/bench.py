@@ -16,6 +16,7 @@ from harness.device import Device
 from harness.devices import open_device
 from harness.progress import shown
 from harness.record import check_records, record
+from oracle import json_text
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
 from oracle.weights import load
@@ -301,7 +302,7 @@ def _where(record: Mapping[str, Any]) -> str:
 def _read_record(path: Path) -> dict[str, Any]:
     """A record of a bench. Raises LanelockError for a file that is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_text.loads(path.read_text(encoding="utf-8"))
         figures = [float(row.get(name, 1.0)) for row in data["figures"]["rows"] for name in ("ms", "first_token_ms")]
         named = {str(row["name"]) for row in data["figures"]["rows"]}
         if not named or not all(0 < figure < math.inf for figure in figures):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.progress import shown
+from oracle import json_text
 from oracle.blocks import Recorder, Run
 from oracle.config import load as load_config
 from oracle.errors import LanelockError
@@ -105,7 +106,7 @@ def _numbers(text: str, where: str) -> NDArray[np.int64]:
 def read_batch(path: str) -> list[NDArray[np.int64]]:
     """Prompts of a JSON file: a list of lists of tokens, of any lengths. Raises LanelockError where it is not."""
     try:
-        data = json.loads(_text_of(Path(path)))
+        data = json_text.loads(_text_of(Path(path)))
     except ValueError as error:
         raise LanelockError(f"{path}: not a readable JSON file ({error}).") from error
     if not isinstance(data, list) or not data:

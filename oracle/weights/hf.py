@@ -1,6 +1,5 @@
 """Hugging Face safetensors checkpoints: one file, a folder, or shards with an index."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from oracle import json_text
 from oracle.config import ModelConfig
 from oracle.model_weights import Tensor
 from oracle.weights.assemble import AssembledWeights, check_complete, check_plausible
@@ -90,7 +90,7 @@ def _others(folder: Path) -> str:
 
 def _shards(index: Path) -> list[SafetensorsFile]:
     try:
-        table: Any = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        table: Any = json_text.loads(index.read_text(encoding="utf-8"))["weight_map"]
         listed: dict[str, set[str]] = {}
         for name, shard in table.items():
             listed.setdefault(shard, set()).add(name)

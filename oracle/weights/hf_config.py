@@ -1,9 +1,9 @@
 """A Hugging Face config.json of the qwen3_5 family as our config; whatever we do not compute is refused by name."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from oracle import json_text
 from oracle.config import ModelConfig
 from oracle.errors import LanelockError
 from oracle.weights.mapped import refusal
@@ -56,7 +56,7 @@ def read_hf_config(path: Path) -> ModelConfig:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_text.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise refusal(path, f"is not a readable JSON config ({error})") from error
     if not isinstance(data, dict):

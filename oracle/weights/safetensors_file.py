@@ -1,6 +1,5 @@
 """Safetensors headers, read and checked in full before a byte of any tensor is touched."""
 
-import json
 import math
 import struct
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle import json_text
 from oracle.weights.mapped import map_file, refusal
 
 MAX_HEADER = 100_000_000  # the published limit of the format
@@ -90,7 +90,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         return seen
 
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+        header = json_text.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise refusal(path, f"has a safetensors header that is not JSON ({error})") from error
     if not isinstance(header, dict):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle import json_text
 from oracle.config import BLOCK, ModelConfig
 from oracle.errors import LanelockError
 from oracle.formats import Q8_0
@@ -141,7 +142,7 @@ def _sum(config: str, origin: str) -> str:
 
 def _config(path: Path, text: str) -> ModelConfig:
     try:
-        data = json.loads(text)
+        data = json_text.loads(text)
     except (ValueError, RecursionError) as error:
         raise refusal(path, f"has a config that is not JSON ({error})") from error
     if not isinstance(data, dict):
