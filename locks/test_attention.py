@@ -48,6 +48,8 @@ from oracle.errors import LanelockError
 WIDTHS = pytest.mark.parametrize("D", [32, 64, 128, 256])
 CACHES = pytest.mark.parametrize("kv", ["f32", "f16"])
 full = pytest.mark.full
+#: Of what takes long, the least and the largest by day.
+END_WIDTHS = pytest.mark.parametrize("D", [32, pytest.param(64, marks=full), pytest.param(128, marks=full), 256])
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +418,7 @@ class TestForms:
             for Q in (q for q in (2, 4, 6, 8) if q % G == 0):
                 assert_same_bits(p.run(device, G, Q), alone, f"G = {G}, Q = {Q}")
 
-    @WIDTHS
+    @END_WIDTHS
     @CACHES
     def test_blocks_along_the_context_do_not_matter(self, device: Device, D: int, kv: str) -> None:
         """Any number of blocks along the context gives the bits of one. Red: chunks combined descending."""
@@ -426,7 +428,7 @@ class TestForms:
         for blocks in (2, 3, 5):
             assert_same_bits(p.run_split(device, blocks, G=2), one, f"{blocks} blocks")
 
-    @WIDTHS
+    @END_WIDTHS
     @CACHES
     def test_clusters_do_not_matter(self, device: Device, D: int, kv: str) -> None:
         """A block a chunk, combined in the cluster's shared memory, gives the bits of one, some without a chunk.
@@ -440,7 +442,7 @@ class TestForms:
         for blocks, G, Q in ((3, 3, 6), (4, 1, 1), (8, 1, 2)):
             assert_same_bits(p.shaped(p.clustered(blocks, G, Q).run(device)["out"]), one, f"{blocks} blocks of {Q}")
 
-    @WIDTHS
+    @END_WIDTHS
     @CACHES
     def test_teams_do_not_matter(self, device: Device, D: int, kv: str) -> None:
         """Teams that share a block and take chunks by turns give the bits of one, some without a chunk.
