@@ -126,6 +126,7 @@ class TestCounters:
 class TestAttention:
     """Attention of a layer, timed and compared."""
 
+    @pytest.mark.nightly
     def test_every_case_has_right_bits_and_a_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Each form has the bits of one head and one token a block, and a time. Red: a cache of another layer."""
         code = main(["bench", "attention", "--most", "1", "--context", "640", *TINY])

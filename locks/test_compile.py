@@ -35,7 +35,8 @@ _LIBRARY = re.compile(
 _ASSERTION = re.compile(r'static_assert\s*\((?:[^;]*?),\s*"((?:[^"\\]|\\.)*)"\s*\)\s*;', re.DOTALL)
 
 
-MANY = 16
+#: Instantiations of a kernel of which all are compiled by day: those of the architecture with most of its own paths.
+MANY = dict.fromkeys(ALL_ARCHS, 4) | {"sm_90a": 16}
 
 
 def programs() -> list[object]:
@@ -57,7 +58,7 @@ def instances(room: str, arch: str) -> tuple[Instance, ...]:
         instance(kernel, **dict(zip((p.name for p in kernel.params), values, strict=True)))
         for kernel in by_room(room)
         if arch.rstrip("+") in kernel.archs
-        for values in (every(kernel) if arch.endswith("+") else few(kernel))
+        for values in (every(kernel) if arch.endswith("+") else few(kernel, MANY[arch]))
     )
 
 
@@ -66,9 +67,9 @@ def every(kernel: Kernel) -> list[tuple[Value, ...]]:
     return list(itertools.product(*(p.values for p in kernel.params)))
 
 
-def few(kernel: Kernel) -> list[tuple[Value, ...]]:
-    """All combinations if there are at most MANY, else as few as show each value, the last values together."""
-    if len(all_values := every(kernel)) <= MANY:
+def few(kernel: Kernel, many: int) -> list[tuple[Value, ...]]:
+    """All combinations if there are at most so many, else as few as show each value, the last values together."""
+    if len(all_values := every(kernel)) <= many:
         return all_values
     longest = max(len(p.values) for p in kernel.params)
     return [tuple(p.values[-1 - i % len(p.values)] for p in kernel.params) for i in range(longest)]

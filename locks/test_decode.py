@@ -550,7 +550,11 @@ class TestSpeculation:
 class TestEveryExactLane:
     """What the locks above hold of a few lanes, of all."""
 
-    @pytest.mark.parametrize("lane", EVERY_EXACT_LANE)
+    @pytest.mark.parametrize("lane", [
+        # every format by day, with every other one by night
+        pytest.param(lane, marks=() if (i + i // 4) % 2 == 0 else pytest.mark.nightly)
+        for i, lane in enumerate(EVERY_EXACT_LANE)
+    ])  # fmt: skip
     def test_gives_one_stream_however_it_is_computed(self, device: Device, lane: str) -> None:
         """Alone, in chunks of any width, from graphs, and speculating from graphs: tokens and the bits of all logits.
 
