@@ -143,6 +143,19 @@ class TestRedLocks:
         assert main(["run", "rms_norm_quantize", "--dims", dims]) == 2
         assert f"rms_norm_quantize: {sentence}" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("dims", "sentence"),
+        [
+            ("rows=2,,K=160", "'' is not NAME=VALUE"),
+            ("rows=2,K", "'K' is not NAME=VALUE"),
+            ("K=160,K=64", "K is given twice"),
+        ],
+    )
+    def test_a_list_of_dims_says_each_once(self, dims: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Nothing between commas, no value, and two values are one sentence. Red: the last of two taken silently."""
+        assert main(["run", "rms_norm_quantize", "--dims", dims]) == 2
+        assert f"lanelock: --dims: {sentence}" in capsys.readouterr().err
+
     def test_a_file_of_inputs_that_is_not_there_is_named_first(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Before the dims, which the line of a red lock would have too. Red: `dim K is missing` for a name mistyped."""
         assert main(["run", "projection_stream", "--inputs", "/none.npz"]) == 2

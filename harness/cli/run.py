@@ -48,13 +48,15 @@ def parse_value(text: str) -> Value:
 
 
 def parse_dims(text: str) -> dict[str, Value]:
-    """`a=1,b=2` as a dict. Raises LanelockError naming the part that is no assignment."""
+    """`a=1,b=2` as a dict. Raises LanelockError naming the part that is no assignment, or a name given twice."""
     dims: dict[str, Value] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or not name or not value:
+    for part in text.split(",") if text else ():
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not name or not value:
             raise LanelockError(f"--dims: {part!r} is not NAME=VALUE")
-        dims[name.strip()] = parse_value(value.strip())
+        if name in dims:
+            raise LanelockError(f"--dims: {name} is given twice")
+        dims[name] = parse_value(value)
     return dims
 
 
