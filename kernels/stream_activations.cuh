@@ -90,7 +90,8 @@ struct Activations {
     Place place{0, 0};
     for (int band = 0; band < order.bands(); ++band)
       for (int index = 0; index < fills(); ++index, next(place)) {
-        if (place.turn > 0) lane::barrier_wait(empty(place.buffer), (place.turn - 1) & 1);
+        // the parity of the turn before; in the first turn that of a phase long over, so that this passes at once
+        lane::barrier_wait(empty(place.buffer), ~place.turn & 1);
         load(index, place.buffer);
       }
   }

@@ -10,10 +10,10 @@ struct Feed {
   const Order& order;
   const unsigned char* tiles;
   int chunks, span, index;  // chunks: of a slice
-  int at = 0, left = 0;     // the next chunk, and how many of its panel are not asked for
+  int at, left;             // the next chunk, and how many of its panel are not asked for
 
   __device__ bool more() const { return index < order.panels; }
-  __device__ int count() const { return left < span ? left : span; }
+  __device__ int count() const { return min(left, span); }
   __device__ void enter() {
     left = order.slices * chunks, at = (order.panel(index) * lane::SLICES + order.slice0) * chunks;
   }
@@ -33,13 +33,12 @@ struct Ring {
   int stages, span, used = 0;
   unsigned parity = 0;
 
+  // the lane that sets up is the one that copies; before the others wait, the block must meet
   __device__ void init() {
-    if (lane::elected()) {
+    if (!lane::elected()) return;
 #pragma unroll 1
-      for (int i = 0; i < stages; ++i) lane::barrier_init(full + i, 1);
-      lane::barrier_publish();
-    }
-    __syncwarp();
+    for (int i = 0; i < stages; ++i) lane::barrier_init(full + i, 1);
+    lane::barrier_publish();
   }
 
   // the next copy into a stage
