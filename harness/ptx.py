@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from harness.ptx_ways import bare, statements, ways
+
 #: Kernels are .visible, instantiations of a template .weak.
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 _FUNCTION = re.compile(r"\.func\b[^;{]*\{")
@@ -103,9 +105,6 @@ def opcodes(body: str) -> Iterator[str]:
 
 
 _WAIT = "griddepcontrol.wait"
-_LABEL = re.compile(r"(\$[\w$]+):")
-_JUMP = re.compile(r"^(@!?%\w+\s+)?bra(?:\.uni)?\s+([\w$]+)")
-_LEAD = re.compile(r"^(?:[\w$]+:\s*|@!?%\w+\s+)*")
 _REGISTER = re.compile(r"%\w+")
 _PARAMETER = re.compile(r"^ld\.param\.[bus]64\s+(%\w+),\s*\[[\w$]+_param_(\d+)\]")
 # a prefetch into the second-level cache reads no value, and every write meets it there
@@ -120,10 +119,10 @@ def touched_before_wait(body: str) -> frozenset[int]:
     through every instruction, whatever it does: more may be named than are touched, and none is missed. A kernel that
     does not wait raises KeyError.
     """
-    statements = [s.strip() for s in re.split(r"[;{}]", _flat(body))]
-    if not any(_WAIT in s for s in statements):
+    every = statements(body)
+    if not any(_WAIT in s for s in every):
         raise KeyError("the kernel does not wait")
-    lines = [_LEAD.sub("", statements[i]) for i in sorted(_before_wait(statements))]
+    lines = [bare(every[i]) for i in sorted(_before_wait(every))]
     origins: dict[str, frozenset[int]] = {}
     for _ in range(3):  # a value that a loop carries is defined behind its first use
         for line in lines:
@@ -137,28 +136,9 @@ def touched_before_wait(body: str) -> frozenset[int]:
     return frozenset().union(*(origins.get(r, frozenset()) for r in named))
 
 
-def _before_wait(statements: Sequence[str]) -> set[int]:
+def _before_wait(lines: Sequence[str]) -> set[int]:
     """Statements that a way from the start reaches without the wait; one under a predicate may be no wait."""
-    labels = {match[1]: i for i, s in enumerate(statements) for match in _LABEL.finditer(s)}
-    found: set[int] = set()
-    ways = [0]
-    while ways:
-        i = ways.pop()
-        if i in found or i >= len(statements):
-            continue
-        found.add(i)
-        line = _LABEL.sub("", statements[i]).strip()
-        jump = _JUMP.match(line)
-        if jump and jump[2] in labels:  # another's label stands in a piece of assembly, which is left at its end
-            ways.append(labels[jump[2]])
-        if not line.startswith((_WAIT, "ret", "exit")) and not (jump and jump[2] in labels and not jump[1]):
-            ways.append(i + 1)
-    return found
-
-
-def _flat(body: str) -> str:
-    """Vector operands without their braces, which would end a statement."""
-    return re.sub(r"\{((?:\s*%\w+\s*,?)+)\}", r"\1", body)
+    return {i for i, _ in ways(lines, None, lambda line, state: () if line.startswith(_WAIT) else (state,))}
 
 
 def _braces(text: str, start: int) -> str:

@@ -62,6 +62,24 @@ ADDS = Kernel(
     doc="Two products of a warpgroup added to what is there.",
 )
 
+#: The faults of copied_over_stores by name, in the order of its enumeration.
+COPY_FAULTS = ("right", "not shown", "set up twice", "admitted early")
+
+
+def copied(fault: str = "right") -> Kernel:
+    """Rows copied over what threads stored, with this fault alone."""
+    return Kernel(
+        name="copied_over_stores",
+        room="../locks/kernels/arrivals",
+        symbol="copied_over_stores",
+        params=(Param("FAULT", (COPY_FAULTS.index(fault),)),),
+        args=(Buffer("x", "i32", (32, 4), "r", align=16), Buffer("y", "i32", (32, 4), "w", align=16)),
+        geometry=lambda _: Geometry((1, 1, 1), (32, 1, 1), 512),
+        archs=("sm_90a",),
+        doc="One bulk copy over what every thread has stored.",
+    )
+
+
 #: The faults of copies_arrive by name, in the order of its enumeration.
 ARRIVAL_FAULTS = ("right", "at once", "nobody waits", "one lane short", "copy behind")
 

@@ -5,11 +5,15 @@ import pytest
 
 from harness.device import Device, DeviceError, Divergence, OutOfBounds, Race
 from harness.host import HostDevice
+from harness.ptx import census, entries, functions
+from harness.ptx_ways import FOR_THE_WARP, SET_UP, Order, breaches
 from harness.run import run_kernel
+from kernels.catalogue import ROOMS
 from kernels.entry import instance
-from locks.hopper_probes import ADDS, ARRIVAL_FAULTS, FAULTS, arrivals, products
+from locks.hopper_probes import ADDS, ARRIVAL_FAULTS, COPY_FAULTS, FAULTS, arrivals, copied, products
 from locks.host_faults import once
 from locks.support import assert_same_bits, rng
+from locks.test_compile import compiled, instances
 from oracle.errors import LanelockError
 
 #: Bytes of the image of shared memory that holds the operand.
@@ -225,3 +229,118 @@ class TestArrivals:
     def test_every_fault_is_held(self) -> None:
         """Each way to be wrong has its lock. Red: a fault added to the probe alone."""
         assert ARRIVAL_FAULTS == ("right", "at once", "nobody waits", "one lane short", "copy behind")
+
+
+class TestCopies:
+    """A bulk copy and the stores of threads reach shared memory by two ways."""
+
+    @pytest.mark.parametrize("copies", ["eager", "late", 1])
+    def test_a_copy_over_stores_that_a_fence_has_shown_is_right(self, host: HostDevice, copies: str | int) -> None:
+        """What was stored is gone, and each thread has admitted the next launch. Red: any store refused."""
+        x = {"x": rng(7).integers(0, 2**31, (32, 4), dtype=np.int32)}
+        device = host.with_options(copies=copies)
+
+        assert_same_bits(once(device, copied(), {}, x)["y"], x["x"])
+        assert (device.counters["admitted"], device.counters["streamed_late"]) == (32, 0)
+
+    @pytest.mark.parametrize("copies", ["eager", "late", 1])
+    @pytest.mark.parametrize(
+        ("fault", "sentence"),
+        [("not shown", "over what a thread stored, without a fence"), ("set up twice", "a barrier is set up twice")],
+    )
+    def test_a_fault_is_named(self, host: HostDevice, fault: str, sentence: str, copies: str | int) -> None:
+        """A store that may come after the copy, and a barrier that one thread resets under another, are errors.
+
+        Red: one view of memory for all; a count that begins anew.
+        """
+        x = {"x": np.zeros((32, 4), np.int32)}
+        with pytest.raises(DeviceError, match=sentence):
+            once(host.with_options(copies=copies), copied(fault), {}, x)
+
+    def test_a_request_behind_an_admission_is_counted(self, host: HostDevice) -> None:
+        """One copy asked for by a thread that had admitted the next launch. Red: admissions that nobody remembers."""
+        once(host, copied("admitted early"), {}, {"x": np.zeros((32, 4), np.int32)})
+
+        assert (host.counters["admitted"], host.counters["streamed_late"]) == (32, 1)
+
+    def test_every_fault_is_held(self) -> None:
+        """Each way to be wrong has its lock. Red: a fault added to the probe alone."""
+        assert COPY_FAULTS == ("right", "not shown", "set up twice", "admitted early")
+
+
+ARCH = "sm_90a"
+ORDERS = {"one lane for its warp": FOR_THE_WARP, "barriers set up": SET_UP}
+SKETCH = """
+ @%p1 bra $L1;
+ mbarrier.init.shared::cta.b64 [%r1], 1;
+ fence.mbarrier_init.release.cluster;
+ $L1:
+ bar.sync 0;
+ $L2:
+ {
+ again:
+ mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], %r2;
+ @done bra.uni over;
+ bra.uni again;
+ over:
+ }
+ ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4, %r5, %r6, %r7}, [%r3];
+ st.shared.v4.u32 [%r3], {%r4, %r5, %r6, %r7};
+ bar.warp.sync -1;
+ @%p2 bra $L3;
+ mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r8;
+ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], %r8, [%r1];
+ $L3:
+ @%p3 bra $L2;
+ ret;
+"""
+
+
+class TestOrder:
+    """Machine code of kernels with barriers in shared memory, on every way that its jumps allow."""
+
+    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize("room", [r for r in ROOMS if instances(r, ARCH)])
+    def test_no_way_breaks_an_order(self, room: str, order: str) -> None:
+        """Who arrives or copies for a warp has met it; who waits has met whoever set up, and that was shown.
+
+        Red: a stage filled again while another lane reads it, right most of the time; a barrier in use too early.
+        """
+        broken = {}
+        for inst in instances(room, ARCH):
+            program = compiled(room, ARCH)
+            name = program.lowered(inst.expression)
+            if census(program.ptx, name).count("mbarrier"):
+                assert not functions(program.ptx), "a call, which is not followed"
+                broken[inst.expression] = breaches(entries(program.ptx)[name], ORDERS[order])
+
+        assert not any(broken.values()), broken
+
+    @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+    def test_a_right_kernel_passes(self, order: Order) -> None:
+        """A ring of one stage, set up by one thread. Red: an order that nothing keeps."""
+        assert breaches(SKETCH, order) == ()
+
+    @pytest.mark.parametrize(
+        ("left_out", "order", "opcode"),
+        [
+            ("bar.warp.sync -1;", "one lane for its warp", "mbarrier.arrive"),
+            ("fence.mbarrier_init.release.cluster;", "barriers set up", "mbarrier.try_wait"),
+            ("bar.sync 0;", "barriers set up", "mbarrier.try_wait"),
+        ],
+    )
+    @pytest.mark.parametrize("instead", ["", "@%p9 {}", "@%p9 bra $L9;\n {}\n $L9:"])
+    def test_what_some_threads_pass_by_is_missing(self, left_out: str, order: str, opcode: str, instead: str) -> None:
+        """Left out, under a predicate, or jumped over. Red: the order of the text taken."""
+        found = breaches(SKETCH.replace(left_out, instead.format(left_out)), ORDERS[order])
+
+        assert any(opcode in line for line in found), found
+
+    def test_a_way_back_is_followed(self) -> None:
+        """A load behind the copy meets the next round's. Red: each loop read once, or a jump to an earlier label."""
+        sketch = SKETCH.replace(" bar.warp.sync -1;\n", "").replace(" $L2:", " bar.sync 0;\n $L2:")
+        behind = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4, %r5, %r6, %r7}, [%r3];"
+        sketch = sketch.replace(f" {behind}\n st.shared.v4.u32 [%r3], {{%r4, %r5, %r6, %r7}};\n", "")
+
+        assert breaches(sketch, FOR_THE_WARP) == ()
+        assert breaches(sketch.replace(" $L3:", f" $L3:\n {behind}"), FOR_THE_WARP) != ()

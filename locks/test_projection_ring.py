@@ -77,6 +77,21 @@ class TestStream:
             assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
 
 
+    @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda d: "-".join(f"{k}{v}" for k, v in d.items()))
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_the_next_launch_comes_behind_the_last_request(
+        self, device: Device, name: str, layout: dict[str, int]
+    ) -> None:
+        """Every thread admits it, and asks for no weights after that. Red: admitted at the start, or by nobody.
+
+        Earlier, and the rings of the next launch would be full before this one ends; later, and nobody would read.
+        """
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        counted = watched(device, form(name).case(operands(3, 75, 32 * 230, 1), **layout))
+
+        assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0), f"{name} {layout}"
+
     @pytest.mark.parametrize("cols", [8, 16])
     @pytest.mark.parametrize("name", STREAMS)
     def test_rows_beyond_a_block_are_the_contract(self, device: Device, name: str, cols: int) -> None:

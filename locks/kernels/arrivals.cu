@@ -25,3 +25,23 @@ copies_arrive(const int* __restrict__ x /* [chunks, 32, 4] */, int* __restrict__
     __syncthreads();
   }
 }
+
+enum CopyFault { SHOWN, NOT_SHOWN, SET_UP_TWICE, ADMITTED_EARLY };
+
+// Rows of words are copied over what the threads stored there.
+template <int FAULT>
+__global__ void __launch_bounds__(32)
+copied_over_stores(const int* __restrict__ x /* [32, 4] */, int* __restrict__ y /* [32, 4] */) {
+  DYNAMIC_SHARED_ALIGNED(16, int, rows);
+  SHARED(barrier_t, full, [1]);
+  int* row = rows + threadIdx.x * 4;
+  lane::store16(row, uint4{0, 0, 0, 0});
+  if (FAULT != NOT_SHOWN) lane::fence_proxy();
+  if (threadIdx.x == 0 || FAULT == SET_UP_TWICE) lane::barrier_init(full, 1), lane::barrier_publish();
+  __syncthreads();
+  if (FAULT == ADMITTED_EARLY) lane::admit_next_launch();
+  if (threadIdx.x == 0) lane::barrier_expect(full, 512), lane::bulk_copy(rows, x, 512, full);
+  lane::admit_next_launch();
+  lane::barrier_wait(full, 0);
+  lane::store16(y + threadIdx.x * 4, lane::load16(row));
+}

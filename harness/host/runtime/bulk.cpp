@@ -32,6 +32,11 @@ struct Engine {
   unsigned count, room;
 } engine;
 
+struct SetUp {
+  const void** list;
+  unsigned count, room;
+} barriers;  // of the cluster
+
 BarrierState& state_of(void* barrier) {
   auto* s = static_cast<BarrierState*>(barrier);
   unsigned rank;
@@ -85,6 +90,9 @@ void barrier_init(void* barrier, unsigned arrivals) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 || !array_of(static_cast<char*>(barrier), &rank))
     fail(MISUSE, "a barrier must lie in shared memory at a multiple of 8");
   if (!arrivals || arrivals > MOST_ARRIVALS) fail(MISUSE, "a barrier cannot wait for %u arrivals", arrivals);
+  for (unsigned i = 0; i < barriers.count; ++i)
+    if (barriers.list[i] == barrier) fail(MISUSE, "a barrier is set up twice");
+  append<SetUp, const void*>(barriers, barrier);
   *static_cast<BarrierState*>(barrier) = BarrierState{static_cast<uint16_t>(arrivals), static_cast<uint16_t>(arrivals), 0};
 }
 
@@ -106,11 +114,12 @@ bool barrier_done(void* barrier, unsigned parity) {
   return s.parity() != parity;
 }
 
-void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier) {
+void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier, bool once) {
   auto* to = static_cast<char*>(shared);
   auto* from = static_cast<const char*>(global);
   ++machine.count.bulk_copies;
   machine.count.bulk_bytes += bytes;
+  machine.count.streamed_late += once && machine.current->admitted;
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes) % 16 || !bytes)
     fail(MISUSE, "a bulk copy of %u bytes has a size or an address that is no multiple of 16", bytes);
   unsigned rank;
@@ -121,6 +130,8 @@ void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier) 
     fail(OUT_OF_BOUNDS, "a bulk copy of %u bytes writes past shared array %s (%u bytes) at byte offset %td", bytes, a->name,
          a->bytes, to - base);
   if (is_shared(from)) fail(MISUSE, "a bulk copy reads global memory, and its address is in shared memory");
+  // else the store might come last: copies are of another proxy, which no barrier orders with the stores of threads
+  if (!shown_to_async(to, bytes)) fail(MISUSE, "a bulk copy goes over what a thread stored, without a fence_proxy between");
   // a read out of bounds is reported here, where it was asked for
   (void)*static_cast<const volatile char*>(from);
   (void)*static_cast<const volatile char*>(from + bytes - 1);
@@ -131,7 +142,7 @@ void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier) 
   complete_some();
 }
 
-void forget_bulk_copies() { engine.count = 0; }
+void forget_barriers_and_bulk_copies() { engine.count = barriers.count = 0; }
 
 // at the end of a cluster: the engine would write to memory that the next block already uses
 void check_bulk_copies() {

@@ -16,7 +16,7 @@ inline void barrier_wait(barrier_t* b, unsigned parity, LANE_SITE) {
 
 template <bool ONCE = true>
 inline void bulk_copy(void* shared, const void* global, unsigned bytes, barrier_t* b) {
-  lane_rt::machine->bulk_copy(shared, global, bytes, b);
+  lane_rt::machine->bulk_copy(shared, global, bytes, b, ONCE);
 }
 
 inline void fence_proxy() { lane_rt::machine->fence_proxy(); }

@@ -110,7 +110,6 @@ static void prepare(const Launch& l) {
   machine.product_e4m3 = product_e4m3;
   machine.stored = stored;
   begin_shared();
-  forget_bulk_copies();
   forget_arrivals();
 }
 

@@ -5,7 +5,7 @@
 #define LANELOCK_COUNTERS(X)                                                                                          \
   X(blocks) X(threads) X(barriers) X(syncwarps) X(collectives) X(shuffles) X(votes) X(dp4a) X(mma_s8) X(mma_e4m3)      \
   X(ldmatrix) X(load16) X(store16) X(cp_async) X(cp_async_bytes) X(atomics) X(polls) X(cluster_barriers) X(bulk_copies) \
-  X(bulk_bytes) X(wgmma) X(store_bytes) X(stored_again)
+  X(bulk_bytes) X(streamed_late) X(admitted) X(wgmma) X(store_bytes) X(stored_again)
 
 namespace lane_rt {
 
@@ -91,6 +91,7 @@ struct Fiber {
   Block* block;
   Dim3 thread;
   unsigned lane, bit;
+  bool admitted;  // it has let the next launch start
   State state;
   unsigned wanted;  // the mask, or the number of the barrier, that it waits for
   Site site;
@@ -153,7 +154,7 @@ struct Machine {
   void (*barrier_init)(void* barrier, unsigned arrivals);
   void (*barrier_arrive)(void* barrier, unsigned bytes);
   bool (*barrier_done)(void* barrier, unsigned parity);
-  void (*bulk_copy)(void* shared, const void* global, unsigned bytes, void* barrier);
+  void (*bulk_copy)(void* shared, const void* global, unsigned bytes, void* barrier, bool once);
   char* (*of_block)(char* shared, unsigned rank);
   void (*check_raised)(const void* flag, bool cluster);
   void (*fence_proxy)();

@@ -131,14 +131,15 @@ void check_arrivals();
 void barrier_init(void* barrier, unsigned arrivals);
 void barrier_arrive(void* barrier, unsigned bytes);
 bool barrier_done(void* barrier, unsigned parity);
-void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier);
-void forget_bulk_copies();
+void bulk_copy(void* shared, const void* global, unsigned bytes, void* barrier, bool once);
+void forget_barriers_and_bulk_copies();
 void check_bulk_copies();
 char* of_block(char* shared, unsigned rank);
 void check_raised(const void* flag, bool cluster);
 // wgmma.cpp
 void fence_proxy();
 void show_to_async(const char* shared, size_t bytes);  // what the copy engine wrote
+bool shown_to_async(const char* shared, size_t bytes);  // whether fence_proxy has come after all that threads stored there
 unsigned shared_offset(const void*);
 void wgmma_fence();
 void wgmma_s8(const FullMeeting&, unsigned columns, bool add);

@@ -147,6 +147,7 @@ static void start_block(Block& b, unsigned first_fiber, unsigned threads) {
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = b.fibers[t];
     f.state = UNBORN;
+    f.admitted = false;
     f.thread = {t % l.block[0], t / l.block[0] % l.block[1], t / l.block[0] / l.block[1]};
     // stacks begin at different cache sets: 64 KB apart they would all share the same few
     char* low = static_cast<char*>(stack_of(first_fiber + t));
@@ -239,6 +240,7 @@ void run_grid() {
     }
     poison_shared();
     forget_wgmma();
+    forget_barriers_and_bulk_copies();
     run_cluster();
     if (!running.failure) check_bulk_copies();
     if (!running.failure) check_arrivals();

@@ -159,6 +159,13 @@ void show_to_async(const char* shared, size_t bytes) {
   }
 }
 
+bool shown_to_async(const char* shared, size_t bytes) {
+  const SharedArray* a = placed_dynamic();
+  unsigned rank;
+  if (!a || array_of(shared, &rank) != a) return true;  // static arrays have no second copy
+  return !memcmp(view_of(*a, rank) + (shared - (a->address + rank * a->stride)), shared, bytes);
+}
+
 unsigned shared_offset(const void* p) {
   const SharedArray& a = dynamic_array();
   return base_of(a) + static_cast<unsigned>(static_cast<const char*>(p) - (a.address + machine.current->block->rank * a.stride));
