@@ -96,6 +96,14 @@ def functions(ptx: str) -> tuple[str, ...]:
     return tuple(_braces(text, match.end() - 1) for match in _FUNCTION.finditer(text))
 
 
+def most_threads(ptx: str, entry: str) -> int:
+    """Threads of a block that an entry is compiled for at most. Raises KeyError if it does not say."""
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\([^)]*\)[^{{]*\.maxntid\s+(\d+)", ptx)
+    if not found:
+        raise KeyError(f"{entry} does not say how many threads a block has at most")
+    return int(found[1])
+
+
 def opcodes(body: str) -> Iterator[str]:
     """Opcodes with modifiers, in order; declarations and labels are none."""
     for statement in re.split(r"[;{}]", body):

@@ -421,6 +421,8 @@ class TestRefusals:
             ("projection_stream", {"held": 33}, "held = 33 must be between 1 and 32"),
             ("projection_stream", {"warps": 21}, "warps = 21 of a block of 8 sequences"),
             ("projection_stream", {"N": 2**24, "K": 2**20}, "exceed what an int can count"),
+            ("projection_stream", {"scale_rows": 32}, "scale_rows = 32 and units = 32 do not follow from 1 rows"),
+            ("projection_stream", {"units": 33}, "scale_rows = 16 and units = 33 do not follow from 1 rows"),
             ("projection_stream", {"stages": 16, "span": 6}, "exceed 232448 bytes of shared memory"),
         ],
     )
@@ -447,6 +449,7 @@ class TestRefusals:
             ("gemm_tc", "splits", 8, 1),
             ("gemm_tc", "warps", 8, 1),
             ("gemm_tc", "grid", 2**31 - 1, 1),
+            ("projection_stream", "rows", 65535 * 8, 1),
         ],
     )
     def test_a_limit_is_the_last_that_is_taken(self, name: str, dim: str, last: int, step: int) -> None:
@@ -455,6 +458,13 @@ class TestRefusals:
         resolve(f.instance, {**sizes, dim: last})
         with pytest.raises(LanelockError):
             resolve(f.instance, {**sizes, dim: last + step})
+
+    def test_an_int_counts_the_chunks_of_a_stream(self) -> None:
+        """2^18 panels of 8 slices of 1,024 chunks are one chunk too many. Red: the number of the last one negative."""
+        f, sizes = form("projection_stream"), {"rows": 1, "K": 2**20}
+        resolve(f.instance, {**sizes, "N": 2**22 - 16})
+        with pytest.raises(LanelockError, match="exceed what an int can count"):
+            resolve(f.instance, {**sizes, "N": 2**22})
 
     @pytest.mark.parametrize(("dim", "least", "step"), [("K", 256, 32), ("y_pitch", 16, 1), ("splits", 1, 1)])
     def test_the_least_is_taken(self, dim: str, least: int, step: int) -> None:

@@ -5,15 +5,17 @@ import pytest
 
 from harness.cuda.compile import compile_instances
 from harness.device import Device
-from harness.ptx import census
+from harness.ptx import census, most_threads
 from harness.run import run_once
-from kernels.entry import resolve
+from kernels.entry import Instance, resolve
 from kernels.projections import panel_bytes
 from kernels.rules import SHARED
 from kernels.streaming import streams
 from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run, width
 from locks.support import assert_same_bits, watched
+from locks.test_compile import compiled, instances
 from oracle.bits import projection as contract
+from oracle.errors import LanelockError
 
 RINGS = [f for n in FAMILY for f in forms(n) if "STAGES" in f.template and f.words == 1]
 #: One ring a kernel, and every chunk width and stage count of the tile that is built with several.
@@ -52,6 +54,8 @@ class TestRing:
             assert_same_bits(run_once(device, f.instance, case.dims, case.inputs)["y"], first, name)
 
 
+#: Bytes that a multiprocessor keeps of its shared memory for each block.
+OF_A_BLOCK = 1024
 STREAMS = [n for n in FAMILY if n.startswith("projection_stream")]
 #: Layouts of a streaming projection of 5 panels on slices of 3 to 8 chunks, from one of everything to all at once.
 LAYOUTS = (
@@ -118,6 +122,24 @@ class TestStream:
         dims = {"grid": 1, "warps": 3, "stages": 2, "span": 1, "held": held}
 
         assert_same_bits(run(device, f, o, **dims), f.expected(o), str(f))
+
+    def test_no_two_blocks_share_a_multiprocessor(self) -> None:
+        """The smallest launch asks for more than half of its memory. Red: two blocks on one, and none on another."""
+        f, o = form("projection_stream"), operands(1, 16, 256, 1)
+        smallest = resolve(f.instance, {**o.dims, "warps": 1, "stages": 1})
+
+        assert 2 * (f.kernel.geometry(smallest).smem + OF_A_BLOCK) > SHARED + OF_A_BLOCK
+
+    @pytest.mark.parametrize("inst", instances("projection_stream", "sm_90a"), ids=lambda i: i.expression)
+    def test_the_most_warps_are_what_is_compiled(self, inst: Instance) -> None:
+        """As many warps as the launch bounds say are admitted, one more is not. Red: a launch that no GPU takes."""
+        program = compiled("projection_stream", "sm_90a")
+        most = most_threads(program.ptx, program.lowered(inst.expression)) // 32
+        sizes = {"rows": 1, "N": 16, "K": 256, "stages": 1, "held": 8}  # 8 parts: no warp feeds
+
+        resolve(inst, {**sizes, "warps": most})
+        with pytest.raises(LanelockError, match=f"warps = {most + 1} of a block"):
+            resolve(inst, {**sizes, "warps": most + 1})
 
     def test_all_of_shared_memory_may_be_taken(self) -> None:
         """A layout of exactly what a block may have is admitted, one warp more is not. Red: a byte left over."""
