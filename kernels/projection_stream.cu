@@ -14,8 +14,8 @@
 namespace stream {
 
 // Warps of a block; many sums leave registers for fewer.
-template <int WORDS, int BITS, int COLS>
-constexpr int MOST_WARPS = WORDS * COLS * 8 / BITS <= 64 ? 20 : 16;
+template <int WORDS, int COLS>
+constexpr int MOST_WARPS = TOGETHER<WORDS, COLS> ? 12 : 20;
 
 // acc += dots on MAGIC of a tile of 8 columns and a block of weights with scales s, times the scales of columns 2t and 2t + 1
 template <int WORDS>
@@ -28,17 +28,17 @@ __device__ inline void add_tile(float (&acc)[4], const int (&d)[WORDS][4], const
   acc[1] = fmaf(t[1], odd, acc[1]), acc[3] = fmaf(t[3], odd, acc[3]);
 }
 
-// acc += block b of a chunk, two tiles at a time: one load of codes a word, and one of scales
-template <class W, int WORDS, int TILES, class X>
-__device__ inline void multiply(float (&acc)[TILES][4], const unsigned (&w)[4], const lane::WeightScale (&s)[2], const X& x,
-                                const typename X::View& at, int b) {
+// acc += block b of a chunk, of PANELS panels, two tiles at a time: one load of codes a word, and one of scales
+template <class W, int WORDS, int PANELS, int TILES, class X>
+__device__ inline void multiply(float (&acc)[PANELS][TILES][4], const unsigned (&w)[PANELS][2][4],
+                                const lane::WeightScale (&s)[PANELS][2][2], const X& x, const typename X::View& at, int b) {
   const unsigned char *codes = x.memory + at.codes + 2 * b * X::unit_bytes(x.room),
                       *scales = x.memory + at.scales + b * X::line_bytes(x.room);
 #pragma unroll
   for (int j = 0; j < TILES; j += 2) {
     // the compiler would else have more products on their way than there are registers beside the sums
-    if (j > 0 && (TILES == 8 || W::PAIRS)) __syncwarp();
-    int d[2][WORDS][4];
+    if (j > 0 && (W::PAIRS || PANELS * TILES == 16)) __syncwarp();
+    int d[PANELS][2][WORDS][4];
 #pragma unroll
     for (int word = 0; word < WORDS; ++word) {
       unsigned columns[4];
@@ -46,12 +46,16 @@ __device__ inline void multiply(float (&acc)[TILES][4], const unsigned (&w)[4], 
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const unsigned pair[2] = {columns[2 * k], columns[2 * k + 1]};
-        lane::mma_s8(d[k][word], w, pair, W::MAGIC);
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) lane::mma_s8(d[p][k][word], w[p][b % 2], pair, W::MAGIC);
       }
     }
     const uint4 xs = lane::load16(scales + j * 32);
-    add_tile<WORDS>(acc[j], d[0], s, lane::from_bits(xs.x), lane::from_bits(xs.y));
-    add_tile<WORDS>(acc[j + 1], d[1], s, lane::from_bits(xs.z), lane::from_bits(xs.w));
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+      add_tile<WORDS>(acc[p][j], d[p][0], s[p][b % 2], lane::from_bits(xs.x), lane::from_bits(xs.y));
+      add_tile<WORDS>(acc[p][j + 1], d[p][1], s[p][b % 2], lane::from_bits(xs.z), lane::from_bits(xs.w));
+    }
   }
 }
 
@@ -77,25 +81,28 @@ __device__ inline void multiply_pair(float (&acc)[4], const unsigned (&w)[2][4],
   }
 }
 
-// acc += the chunk at `stage`; once it is read into registers, release() is called
-template <class W, int WORDS, int TILES, class X, class RELEASE>
-__device__ inline void multiply_chunk(float (&acc)[TILES][4], const unsigned char* stage, const X& x, const typename X::View& at,
-                                      RELEASE release) {
-  // two blocks at a time where there are no registers for more beside the sums
-  constexpr int UNROLL = TILES < 8 ? W::BLOCKS / 2 : 1;
-  const typename W::RowScales scales(stage);
-#pragma unroll UNROLL
+// acc += the chunk at `stage`, and those of other panels every `apart` bytes; once they are in registers, release() is called
+template <class W, int WORDS, int PANELS, int TILES, class X, class RELEASE>
+__device__ inline void multiply_chunk(float (&acc)[PANELS][TILES][4], const unsigned char* stage, int apart, const X& x,
+                                      const typename X::View& at, RELEASE release) {
+  typename W::RowScales scales[PANELS];
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p) scales[p].load(stage + p * apart);
+#pragma unroll
   for (int first = 0; first < W::BLOCKS; first += 2) {
-    unsigned w[2][4];
-    lane::WeightScale s[2][2];
+    unsigned w[PANELS][2][4];
+    lane::WeightScale s[PANELS][2][2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
-      W::row_fragments(w, stage, first, b);
-      scales.of(s[b], first + b);
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p) {
+        W::row_fragments(w[p], stage + p * apart, first, b);
+        scales[p].of(s[p][b], first + b);
+      }
       if (first + b + 1 == W::BLOCKS) release();
-      if constexpr (TILES > 1) multiply<W, WORDS, TILES>(acc, w[b], s[b], x, at, first + b);
+      if constexpr (TILES > 1) multiply<W, WORDS>(acc, w, s, x, at, first + b);
     }
-    if constexpr (TILES == 1) multiply_pair<W, WORDS>(acc[0], w, s, x, at, first);
+    if constexpr (TILES == 1) multiply_pair<W, WORDS>(acc[0][0], w[0], s[0], x, at, first);
   }
 }
 
@@ -136,36 +143,87 @@ __device__ inline void store(float* y, int y_pitch, int row, int rows, int n, in
     }
 }
 
+// What a warp of a block computes with.
+template <class W, int WORDS, int COLS>
+struct Warp {
+  using X = Activations<WORDS, COLS>;
+  const Order<TOGETHER<WORDS, COLS>>& order;
+  const X& x;
+  Ring<W::BYTES>& ring;
+  Feed<W::BYTES, TOGETHER<WORDS, COLS>>& feed;
+  float *totals, *y;
+  int y_pitch, rows, N;
+  bool split, resident;  // split: between blocks, every slice goes to its plane
+
+  // One unit: tiles from `tile` on, of PANELS panels, through all slices.
+  template <int PANELS, int TILES>
+  __device__ void run(typename X::Place& place, int unit, int tile) const {
+    const unsigned char* stage = nullptr;
+    int staged = 0;  // chunks of the stage that are not multiplied
+    for (int slice = 0; slice < order.slices; ++slice) {
+      float sums[PANELS][TILES][4] = {};
+      for (int rest = x.chunks; rest > 0; x.next(place)) {
+        x.wait(place);
+        typename X::View view = x.template view<TILES>(place, tile);
+        for (int n = rest < x.part ? rest : x.part; n > 0; --n, --rest, x.next(view), stage += W::BYTES) {
+          if (staged == 0) {
+            const int left = (order.slices - 1 - slice) * x.chunks + rest;  // of the panel
+            stage = ring.wait(), staged = left < feed.span ? left : feed.span;
+          }
+          // the stage is read once its last chunk is in registers
+          const auto release = [&] {
+            if (--staged == 0) ring.refill(feed);
+          };
+          multiply_chunk<W, WORDS>(sums, stage, ring.apart, x, view, release);
+        }
+        if (!resident) x.release(place);
+      }
+      // slices are added in order from 0, here or by whoever reads the planes, which holds 0 + its sum
+      const bool last = split || slice + 1 == order.slices;
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p) {
+        Totals<TILES>{totals + (p * (COLS / 8) + tile) * 128}.add(sums[p], split || slice == 0, last);
+        if (!last) continue;
+        float* plane = y + (split ? order.slice0 + slice : 0) * lane::widened(lane::opaque(rows), y_pitch);
+        const int row = lane::opaque(blockIdx.y) * COLS + tile * 8;
+        store<TILES>(plane, y_pitch, row, rows, order.panel(order.index(unit) + p) * 16, N, sums[p]);
+      }
+    }
+  }
+};
+
 }  // namespace stream
 
 template <int WORDS, int BITS, int COLS>
-__global__ void __launch_bounds__(32 * stream::MOST_WARPS<WORDS, BITS, COLS>, 1)
+__global__ void __launch_bounds__(32 * stream::MOST_WARPS<WORDS, COLS>, 1)
 projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows, 16] */, const float* __restrict__ scales /* [KB, rows to 16] */,
                   const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
                   float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB, int stages, int span, int held) {
   static_assert(COLS % 8 == 0 && COLS >= 8 && COLS <= 64, "projection_stream: a block holds 8 to 64 sequences, 8 a fragment");
   using W = lane::WeightPanels<BITS>;
   constexpr int TILES = COLS / 8;
+  constexpr bool TOGETHER = stream::TOGETHER<WORDS, COLS>;
   using X = stream::Activations<WORDS, COLS>;
   DYNAMIC_SHARED(unsigned char, memory);
   const int chunks = lane::chunks_of_slice(KB), part = chunks < stream::PART ? chunks : stream::PART;
   // where not all activations have room, the last warp brings them
   const bool resident = held >= (lane::SLICES + gridDim.z - 1) / gridDim.z * ((chunks + part - 1) / part);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32 - !resident;
-  const stream::Order order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, warps);
-  const bool split = gridDim.z > 1;  // between blocks: every slice goes to its plane
-  const int room = rows < COLS ? rows : COLS;
+  const stream::Order<TOGETHER> order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, warps);
+  const bool split = gridDim.z > 1;
+  const int room = rows < COLS ? rows : COLS, apart = span * W::BYTES, ring_bytes = stages * order.wide() * apart;
 
   // state and barriers of the block come first, where no register holds their addresses
   unsigned char* free = memory + X::STATE_BYTES;
   const auto take = [&](int bytes) { return free += bytes, free - bytes; };
-  const stream::Totals<TILES> totals{reinterpret_cast<float*>(take(split ? 0 : warps * TILES * 512)) + (split ? 0 : warp * TILES * 128)};
-  unsigned char* stage_memory = take(warps * stages * span * W::BYTES);
+  const int sums = split ? 0 : TILES * 512;  // bytes of a panel's
+  unsigned char* totals = take(min(order.wide() * warps, order.panels) * sums) + order.index(warp) * sums;
+  unsigned char* stage_memory = take(warps * ring_bytes);
   const int start = static_cast<int>(take(held * X::bytes(room, part) + X::BEHIND) - memory);
   barrier_t* full = reinterpret_cast<barrier_t*>(free);
   const X x{order, memory, start, room, held, chunks, part, KB, rows, codes, scales};
-  stream::Ring<W::BYTES> ring{stage_memory + warp * stages * span * W::BYTES, full + warp * stages, stages, span};
-  stream::Feed<W::BYTES> feed{order, tiles, chunks, span, warp};
+  stream::Ring<W::BYTES> ring{stage_memory + warp * ring_bytes, full + warp * stages, stages, apart, order.wide()};
+  stream::Feed<W::BYTES, TOGETHER> feed{order, tiles, chunks, span, warp};
 
   if (warp < warps) {
     ring.init();
@@ -185,37 +243,18 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
     for (int fill = warp; fill < x.fills(); fill += warps) x.load(fill, fill);
 
   typename X::Place place{0, 0};
-  for (int index = warp; index < order.panels; index += warps) {
-    const unsigned char* stage = nullptr;
-    int staged = 0;  // chunks of the stage that are not multiplied
+  const stream::Warp<W, WORDS, COLS> self{order, x, ring, feed, reinterpret_cast<float*>(totals), y, y_pitch, rows, N, split, resident};
+  for (int unit = warp; unit < order.units; unit += warps) {
     if (resident) place = {0, 0};
-    for (int slice = 0; slice < order.slices; ++slice) {
-      float sums[TILES][4] = {};
-      for (int rest = chunks; rest > 0; x.next(place)) {
-        x.wait(place);
-        typename X::View view = x.view(place);
-        for (int n = rest < part ? rest : part; n > 0; --n, --rest, x.next(view), stage += W::BYTES) {
-          if (staged == 0) {
-            const int left = (order.slices - 1 - slice) * chunks + rest;  // of the panel
-            stage = ring.wait(), staged = left < span ? left : span;
-          }
-          // the stage is read once its last chunk is in registers
-          const auto release = [&] {
-            if (--staged == 0) ring.refill(feed);
-          };
-          stream::multiply_chunk<W, WORDS, TILES>(sums, stage, x, view, release);
-        }
-        if (!resident) x.release(place);
-      }
-      // slices are added in order from 0, here or by whoever reads the planes, which holds 0 + its sum
-      const bool last = split || slice + 1 == order.slices;
-      totals.add(sums, split || slice == 0, last);
-      if (!last) continue;
-      float* plane = y + (split ? order.slice0 + slice : 0) * lane::widened(lane::opaque(rows), y_pitch);
-      stream::store<TILES>(plane, y_pitch, lane::opaque(blockIdx.y) * COLS, rows, order.panel(index) * 16, N, sums);
+    if constexpr (TOGETHER) {
+      if (order.pair(unit)) self.template run<2, TILES>(place, unit, 0);
+      else if (order.shared(unit)) self.template run<1, TILES / 4>(place, unit, order.quarter(unit) * (TILES / 4));
+      else self.template run<1, TILES>(place, unit, 0);
+    } else {
+      self.template run<1, TILES>(place, unit, 0);
     }
   }
-  // a band that has no panel for this warp passes it by, so that all buffers are counted free by all warps
-  if (!resident && order.panels > 0 && (order.bands() - 1) * warps + warp >= order.panels)
+  // a band that has no unit for this warp passes it by, so that all buffers are counted free by all warps
+  if (!resident && order.panels > 0 && (order.bands() - 1) * warps + warp >= order.units)
     for (int fill = 0; fill < x.fills(); ++fill, x.next(place)) x.wait(place), x.release(place);
 }

@@ -1,8 +1,8 @@
 """Catalogue entries of the streaming projection: Q8_0 and Q4 panels through rings of bulk copies.
 
-Dims: grid: blocks along N. splits: blocks along K. warps: of a block that multiply, a panel each at a time; one more
-feeds them where not all activations have room. stages: of a warp's ring. span: chunks of a stage. held: buffers of
-activations, a part of a slice each.
+Dims: grid: blocks along N. splits: blocks along K. warps: of a block that multiply, a panel or two each at a time; one
+more feeds them where not all activations have room. stages: of a warp's ring. span: chunks of a stage. held: buffers
+of activations, a part of a slice each.
 """
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
@@ -24,6 +24,7 @@ from kernels.rules import BLOCK, IN_REGISTERS, SHARED, UNIT, between, ceil_div, 
 COLS = Param("COLS", (8, 16, 32, 64))
 PART = 6  # chunks of a slice that a buffer holds, as kernels/stream_activations.cuh is compiled
 MOST_HELD = 32  # buffers of activations
+SCHEDULERS = 4  # of a multiprocessor
 #: Activations by columns, of which a part is one copy.
 CODES = Buffer("codes", "i8", ("units", "WORDS", "rows", UNIT), "r", align=16)
 SCALES = Buffer("scales", "f32", ("KB", "scale_rows"), "r", align=16)
@@ -31,9 +32,19 @@ LAYOUT = (Scalar("stages"), Scalar("span"), Scalar("held"))
 ARGS: tuple[Buffer | Scalar, ...] = (CODES, SCALES, *ARGS_TILED[2:], *LAYOUT)
 
 
-def most_warps(words: int, bits: int, cols: int) -> int:
+def together(words: int, cols: int) -> bool:
+    """Whether a warp takes two panels together, as kernels/projection_stream.cu is compiled."""
+    return words * cols >= 64  # words of all sequences
+
+
+def most_warps(words: int, cols: int) -> int:
     """Warps of a block, as kernels/projection_stream.cu is compiled: many sums leave registers for fewer."""
-    return 20 if words * cols * 8 // bits <= 64 else 16  # words of all sequences, times those of a weight
+    return 12 if together(words, cols) else 20
+
+
+def widest(words: int, cols: int, panels: int, warps: int) -> int:
+    """Panels of the widest unit of a block of so many panels, as kernels/stream_units.cuh shares them out."""
+    return 2 if together(words, cols) and panels > warps else 1
 
 
 def part_bytes(rows: int, cols: int, words: int, chunks: int) -> int:
@@ -52,22 +63,27 @@ def parts_of(splits: int, chunks: int) -> int:
     return slices_of(splits) * ceil_div(chunks, PART)
 
 
-def fixed_bytes(rows: int, cols: int, words: int, chunks: int, splits: int, warps: int, held: int) -> int:
-    """Shared memory of a block besides its rings: state of the buffers, sums of slices, parts of the activations."""
-    sums = 0 if splits > 1 else warps * PANEL_ROWS * cols * 4
+def fixed_bytes(
+    rows: int, cols: int, words: int, chunks: int, splits: int, warps: int, held: int, panels: int
+) -> int:
+    """Shared memory of a block of so many panels besides its rings: state of buffers, sums of slices, activations."""
+    summed = 0 if splits > 1 else min(widest(words, cols, panels, warps) * warps, panels)
+    sums = summed * PANEL_ROWS * cols * 4
     return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, chunks) + UNIT * cols
 
 
-def stage_bytes(bits: int, span: int) -> int:
-    """Bytes of one stage of one warp: so many chunks of a panel, and its barrier."""
-    return span * panel_bytes(bits) + 8
+def stage_bytes(bits: int, span: int, wide: int) -> int:
+    """Bytes of one stage of one warp: so many chunks of each panel of its widest unit, and its barrier."""
+    return wide * span * panel_bytes(bits) + 8
 
 
 def _smem(d: Dims) -> int:
     """Bytes of a block: more than half of a multiprocessor's, so that no two share one while another is empty."""
-    rings = int(d["warps"]) * int(d["stages"])
-    sizes = (int(d[name]) for name in ("rows", "COLS", "WORDS", "chunks", "splits", "warps", "held"))
-    return max(SHARED // 2 + 1024, rings * stage_bytes(int(d["BITS"]), int(d["span"])) + fixed_bytes(*sizes))
+    words, cols, warps, panels = int(d["WORDS"]), int(d["COLS"]), int(d["warps"]), panels_of(d)
+    stage = stage_bytes(int(d["BITS"]), int(d["span"]), widest(words, cols, panels, warps))
+    rows, chunks, splits, held = (int(d[name]) for name in ("rows", "chunks", "splits", "held"))
+    fixed = fixed_bytes(rows, cols, words, chunks, splits, warps, held, panels)
+    return max(SHARED // 2 + 1024, warps * int(d["stages"]) * stage + fixed)
 
 
 def _warps(d: Dims) -> int:
@@ -84,6 +100,11 @@ def _panels(d: Dims) -> int:
     return ceil_div(int(d["N"]), PANEL_ROWS)
 
 
+def panels_of(d: Dims) -> int:
+    """Panels of the block that has most of them."""
+    return ceil_div(_panels(d), int(d["grid"]))
+
+
 RULES = (
     *SIZE_RULES,
     *SPLIT_RULES,
@@ -93,9 +114,9 @@ RULES = (
     between("span", 1, 32, "the chunks of one copy"),
     between("held", 1, MOST_HELD, "the buffers that the threads of a warp set up"),
     Rule(
-        lambda d: int(d["warps"]) >= 1 and _warps(d) <= most_warps(int(d["WORDS"]), int(d["BITS"]), int(d["COLS"])),
-        "warps = {warps} of a block of {COLS} sequences of {WORDS} words and weights of {BITS} bits: it has at least "
-        "1, and at most 20, or, for many sequences, 16, with the one that feeds them where held = {held} is not all",
+        lambda d: int(d["warps"]) >= 1 and _warps(d) <= most_warps(int(d["WORDS"]), int(d["COLS"])),
+        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has at least 1, and at most 20, or, for "
+        "many sequences, 12, with the one that feeds them where held = {held} is not all",
     ),
     Rule(
         lambda d: d["scale_rows"] == scale_rows(int(d["rows"])) and int(d["units"]) * UNIT == int(d["K"]),
@@ -136,7 +157,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
 PROJECTION_STREAM = _kernel(
     "projection_stream",
     (WORDS, Param("BITS", (8,)), COLS),
-    "Panels of 16 weight rows streamed by warps through rings of bulk copies; a warp a panel.",
+    "Panels of 16 weight rows streamed by warps through rings of bulk copies; one panel a warp, or two together.",
 )
 PROJECTION_STREAM_Q4 = _kernel(
     "projection_stream_q4",

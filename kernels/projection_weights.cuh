@@ -145,7 +145,7 @@ struct WeightPanels {
   struct RowScales {
     uint4 stored;
 
-    __device__ explicit RowScales(const unsigned char* panel) : stored(load16(panel + CODES + threadIdx.x % 32 / 4 * 16)) {}
+    __device__ void load(const unsigned char* panel) { stored = load16(panel + CODES + threadIdx.x % 32 / 4 * 16); }
 
     __device__ void of(WeightScale (&s)[2], int b) const {
       const unsigned two[2] = {b < 2 ? stored.x : stored.y, b < 2 ? stored.z : stored.w};

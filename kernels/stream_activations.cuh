@@ -13,7 +13,7 @@ constexpr int PART = 6;
 // buffer (fill % held).
 template <int WORDS, int COLS>
 struct Activations {
-  const Order& order;
+  const Order<TOGETHER<WORDS, COLS>>& order;
   unsigned char* memory;  // of the block: the state of the buffers, and from byte `start` on the buffers
   int start;
   int room, held, chunks, part, KB, rows;
@@ -108,16 +108,18 @@ struct Activations {
     if (lane::elected()) lane::barrier_arrive(empty(p.buffer));
   }
 
-  // Where this lane reads a chunk, in bytes of `memory`: its row of ldmatrix, whose matrices are the halves of a block of two
-  // tiles, or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.
+  // Where this lane reads a chunk from tile `tile` on, in bytes of `memory`: its row of ldmatrix, whose matrices are the halves of
+  // a block of two tiles, or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.
   struct View {
     int codes, scales;
   };
 
-  __device__ View view(const Place& p) const {
+  template <int TILES>
+  __device__ View view(const Place& p, int tile) const {
     const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * bytes(room, part), pitch = unit_bytes(room);
-    const int matrix = COLS == 8 ? l / 8 * pitch : l / 8 % 2 * pitch + l / 16 * 128;
-    return {at + matrix + l % 8 * 16, at + codes_bytes(room, part) + l % 4 * 16 + (COLS == 8 ? blockIdx.y % 2 * 8 : 0)};
+    const int matrix = TILES == 1 ? l / 8 * pitch : l / 8 % 2 * pitch + l / 16 * 128;
+    const int pair = tile / 2 * 64 + (COLS == 8 ? blockIdx.y : tile) % 2 * 8;
+    return {at + matrix + l % 8 * 16 + tile * 128, at + codes_bytes(room, part) + l % 4 * 16 + pair};
   }
 
   __device__ void next(View& view) const { view.codes += 8 * unit_bytes(room), view.scales += 4 * line_bytes(room); }

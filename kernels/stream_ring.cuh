@@ -4,18 +4,22 @@
 
 namespace stream {
 
-// Copies of the panels index, index + warps, .. of a block, `span` neighbouring chunks at a time.
-template <int BYTES>  // of a chunk
+// Copies of the units index, index + warps, .. of a block, `span` neighbouring chunks of each panel at a time.
+template <int BYTES, bool TOGETHER>  // of a chunk
 struct Feed {
-  const Order& order;
+  const Order<TOGETHER>& order;
   const unsigned char* tiles;
   int chunks, span, index;  // chunks: of a slice
   int at, left;             // the next chunk, and how many of its panel are not asked for
 
-  __device__ bool more() const { return index < order.panels; }
+  __device__ bool more() const { return index < order.units; }
   __device__ int count() const { return min(left, span); }
+  __device__ int panels() const { return order.pair(index) ? 2 : 1; }
+  __device__ const unsigned char* chunk(int panel) const {
+    return tiles + lane::widened(at + panel * order.stride * lane::SLICES * chunks, BYTES);
+  }
   __device__ void enter() {
-    left = order.slices * chunks, at = (order.panel(index) * lane::SLICES + order.slice0) * chunks;
+    left = order.slices * chunks, at = (order.panel(order.index(index)) * lane::SLICES + order.slice0) * chunks;
   }
   __device__ void next() {
     at += span, left -= span;
@@ -25,12 +29,12 @@ struct Feed {
   }
 };
 
-// Stages of one warp, room for `span` chunks of BYTES each, and the barrier of each.
+// Stages of one warp, room for `span` chunks of BYTES of each panel of the widest unit, and the barrier of each.
 template <int BYTES>
 struct Ring {
   unsigned char* memory;
   barrier_t* full;
-  int stages, span, used = 0;
+  int stages, apart, wide, used = 0;  // apart: bytes from a panel of a stage to the next
   unsigned parity = 0;
 
   // the lane that sets up is the one that copies; before the others wait, the block must meet
@@ -42,24 +46,29 @@ struct Ring {
   }
 
   // the next copy into a stage
-  __device__ void fill(Feed<BYTES>& feed, int stage) {
+  template <class FEED>
+  __device__ void fill(FEED& feed, int stage) {
     if (!feed.more()) return;
     if (lane::elected()) {
       const int bytes = feed.count() * BYTES;
-      lane::barrier_expect(full + stage, bytes);
-      lane::bulk_copy(memory + stage * span * BYTES, feed.tiles + lane::widened(feed.at, BYTES), bytes, full + stage);
+      lane::barrier_expect(full + stage, feed.panels() * bytes);
+      lane::bulk_copy(at(stage), feed.chunk(0), bytes, full + stage);
+      if (feed.panels() == 2) lane::bulk_copy(at(stage) + apart, feed.chunk(1), bytes, full + stage);
     }
     feed.next();
     if (!feed.more()) lane::admit_next_launch();
   }
 
+  __device__ unsigned char* at(int stage) const { return memory + stage * wide * apart; }
+
   __device__ const unsigned char* wait() const {
     lane::barrier_wait(full + used, parity);
-    return memory + used * span * BYTES;
+    return at(used);
   }
 
   // the stage that was waited for is read by all lanes and takes the next copy
-  __device__ void refill(Feed<BYTES>& feed) {
+  template <class FEED>
+  __device__ void refill(FEED& feed) {
     __syncwarp();
     fill(feed, used);
     if (++used == stages) used = 0, parity ^= 1;

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from kernels.entry import Value
 from kernels.projection_stream import (
     MOST_HELD,
+    SCHEDULERS,
     fixed_bytes,
     most_warps,
     parts_of,
     stage_bytes,
+    together,
+    widest,
 )
 from kernels.projections import PANEL_ROWS, SLICES, chunks_of_slice, panel_bytes
 from kernels.rules import SHARED, ceil_div
 
 COLS = (8, 16, 32, 64)
-#: Bytes of weights that a block should have on their way, and of two fragments. More would stand in front of the
-#: activations at the start.
-FLYING, FLYING_OF_TWO = 75_000, 140_000
+#: Bytes of weights that a block should have on their way, of two fragments, and of many for which no warp has two
+#: panels. More would stand in front of the activations at the start.
+FLYING, FLYING_OF_TWO, FLYING_ALONE = 75_000, 140_000, 105_000
 #: Warps of a block: of a slice whose products take less than their bytes, of another, of all slices.
 FEW, MANY, ALL = 10, 20, 17
 
@@ -71,7 +74,7 @@ def streams(N: int, K: int, rows: int, words: int, bits: int, multiprocessors: i
     template: dict[str, Value] = {"WORDS": words, "BITS": bits, "COLS": cols}
     narrow = work.panels < 4 * multiprocessors  # so few panels a multiprocessor that one more is much more
     splits = (SLICES, 1) if planes and narrow and K // 32 >= SLICES else (1,)
-    tries = itertools.product(splits, (MANY, ALL, FEW, FEW // 2, 1))
+    tries = itertools.product(splits, (MANY, ALL, FEW + 1, FEW, FEW // 2, 1))
     found = (layout(work, max(1, multiprocessors // split), split, warps) for split, warps in tries)
     return [Stream(template, dims) for dims in found if dims]
 
@@ -85,25 +88,37 @@ def layout(work: Work, blocks: int, splits: int, most: int) -> dict[str, Value]:
     blocks = min(blocks, work.panels)
     each = ceil_div(work.panels, blocks)  # panels of a block
     fastest = ALL if splits == 1 else FEW if work.light else MANY
-    most = min(most, fastest, most_warps(work.words, work.bits, work.cols))
-    warps = ceil_div(each, ceil_div(each, most))
-    parts, wanted = parts_of(splits, work.chunks), _wanted(work, warps)
-    for least, held in (*itertools.product((wanted, 1), (parts, 4, 3, 2)), (1, 1)):
-        if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.bits, work.cols):
+    most = min(most, fastest, most_warps(work.words, work.cols))
+    warps, heavy = _warps(work, each, most), together(work.words, work.cols)
+    wide = widest(work.words, work.cols, each, warps)
+    parts, wanted = parts_of(splits, work.chunks), _wanted(work, warps, wide)
+    for least, held in (*itertools.product((wanted, 1), (parts, 2) if heavy else (parts, 4, 3, 2)), (1, 1)):
+        if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.cols):
             continue
-        free = SHARED - fixed_bytes(work.rows, work.cols, work.words, work.chunks, splits, warps, held)
-        chunks = free // (warps * stage_bytes(work.bits, 1))  # of a warp's ring
+        free = SHARED - fixed_bytes(work.rows, work.cols, work.words, work.chunks, splits, warps, held, each)
+        chunks = free // (warps * stage_bytes(work.bits, 1, wide))  # of each panel in a warp's ring
         if chunks >= least:
             stages, span = _ring(work, min(chunks, wanted))
             return {"grid": blocks, "splits": splits, "warps": warps, "stages": stages, "span": span, "held": held}
     return {}
 
 
-def _wanted(work: Work, warps: int) -> int:
-    """Chunks of a warp that should be on their way."""
+def _warps(work: Work, panels: int, most: int) -> int:
+    """Warps of a block of so many panels: bands as even as can be, or units that schedulers share evenly."""
+    if not together(work.words, work.cols):
+        return ceil_div(panels, ceil_div(panels, most))
+    even = (panels - 1) // (2 * SCHEDULERS) * SCHEDULERS  # warps of pairs, as many on each scheduler
+    return even + 2 if panels > most and panels == 2 * even + 1 else min(panels, most)
+
+
+def _wanted(work: Work, warps: int, wide: int) -> int:
+    """Chunks of each of a warp's panels that should be on their way."""
     if work.light and work.fragments == 1:
         return 12
-    return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / (warps * panel_bytes(work.bits)))))
+    each = warps * wide * panel_bytes(work.bits)
+    if together(work.words, work.cols):
+        return max(1, round((FLYING if wide > 1 else FLYING_ALONE) / each))
+    return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / each)))
 
 
 def _ring(work: Work, chunks: int) -> tuple[int, int]:

@@ -69,6 +69,14 @@ LAYOUTS = (
 )
 
 
+#: Blocks, panels, warps and splits: pairs, and panels that two blocks share or that one has; panels alone; bands; one
+#: warp; planes; a warp without a panel.
+SHARES = (
+    (2, 17, 6, 1), (2, 17, 8, 1), (3, 25, 7, 1), (4, 17, 3, 1), (1, 5, 4, 1), (1, 7, 2, 1), (1, 3, 1, 1), (1, 6, 4, 8),
+    (1, 4, 5, 1),
+)  # fmt: skip  # a list
+
+
 class TestStream:
     """The streaming projection is the contract for every layout."""
 
@@ -143,8 +151,8 @@ class TestStream:
 
     def test_all_of_shared_memory_may_be_taken(self) -> None:
         """A layout of exactly what a block may have is admitted, one warp more is not. Red: a byte left over."""
-        full = {"held": 8, "warps": 8, "span": 3, "stages": 4}
-        f, o = Form("projection_stream", {"WORDS": 1, "BITS": 8, "COLS": 16}, full), operands(12, 16, 256, 1)
+        full = {"grid": 1, "held": 8, "warps": 8, "span": 3, "stages": 4}
+        f, o = Form("projection_stream", {"WORDS": 1, "BITS": 8, "COLS": 16}, full), operands(12, 128, 256, 1)
 
         assert f.kernel.geometry(resolve(f.instance, {**o.dims, **full})).smem == SHARED
         assert f.admits(o)
@@ -156,7 +164,19 @@ class TestStream:
 
         assert_same_bits(run(device, f, o, span=4, stages=2, grid=1), f.expected(o), str(f))
 
-    @pytest.mark.parametrize(("cols", "warps", "held"), [(8, 19, 1), (8, 20, 8), (64, 19, 1), (64, 20, 8)])
+    @pytest.mark.parametrize(("cols", "words"), [(64, 1), (32, 2)])
+    @pytest.mark.parametrize(("grid", "panels", "warps", "splits"), SHARES)
+    def test_units_of_a_block_are_the_contract(
+        self, device: Device, grid: int, panels: int, warps: int, splits: int, cols: int, words: int
+    ) -> None:
+        """Pairs, panels alone and shared ones, in bands or not. Red: a panel twice, columns of another quarter."""
+        f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
+        o = operands(cols - 3, 16 * panels - 5, 32 * 40, words)
+        for stages, span, held in ((1, 1, 1), (2, 2, 2)):
+            got = run(device, f, o, grid=grid, warps=warps, stages=stages, span=span, held=held, splits=splits)
+            assert_same_bits(got, f.expected(o), f"{f} {panels} panels {warps} warps")
+
+    @pytest.mark.parametrize(("cols", "warps", "held"), [(8, 19, 1), (8, 20, 8), (64, 11, 1), (64, 12, 8)])
     def test_the_most_warps_are_taken(self, device: Device, cols: int, warps: int, held: int) -> None:
         """As many warps as the kernel is compiled for give the contract, one feeding. Red: one fewer at most."""
         f, o = Form("projection_stream", {"WORDS": 1, "BITS": 8, "COLS": cols}), operands(3, 330, 288, 1)
