@@ -51,6 +51,13 @@ __device__ __forceinline__ int dp4a(int a, int b, int c) {
   return d;
 }
 
+// (x & kept) ^ turned, in one operation: the compiler makes two of it where both are constants
+__device__ __forceinline__ unsigned and_xor(unsigned x, unsigned kept, unsigned turned) {
+  unsigned y;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(y) : "r"(x), "r"(kept), "r"(turned));
+  return y;
+}
+
 // D += A B with A 16 x 32 row-major, B 32 x 8 column-major
 __device__ __forceinline__ void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -11,6 +11,13 @@ primitive_dp4a(const int* __restrict__ a /* [n] */, const int* __restrict__ b /*
   if (i < n) c[i] = lane::dp4a(a[i], b[i], c[i]);
 }
 
+__global__ void __launch_bounds__(128)
+primitive_and_xor(const unsigned* __restrict__ x /* [n] */, const unsigned* __restrict__ kept /* [n] */,
+                  const unsigned* __restrict__ turned /* [n] */, unsigned* __restrict__ y /* [n] */, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = lane::and_xor(x[i], kept[i], turned[i]);
+}
+
 // what each lane gets from lane ^ distance, lane + distance, lane - distance and lane 7 - lane, a row of y each
 __global__ void __launch_bounds__(32)
 primitive_shuffle(const unsigned* __restrict__ x /* [warps, 32] */, unsigned* __restrict__ y /* [warps, 4, 32] */,

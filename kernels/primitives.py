@@ -63,6 +63,17 @@ DP4A = Kernel(
     doc="c += the dot product of four signed bytes of a and b.",
 )
 
+AND_XOR = Kernel(
+    name="primitive_and_xor",
+    room="primitives",
+    symbol="primitive_and_xor",
+    args=(*(_flat(name, "u32", "r") for name in ("x", "kept", "turned")), _flat("y", "u32", "w"), Scalar("n")),
+    geometry=_elements,
+    rules=(COUNT,),
+    limits=_limits(),
+    doc="The bits of x that are kept, some of them turned over.",
+)
+
 SHUFFLE = Kernel(
     name="primitive_shuffle",
     room="primitives",
@@ -198,4 +209,6 @@ def _convert(name: str, code: str, doc: str) -> Kernel:
 HALF = _convert("primitive_half", "f16", "float32 to f16 and back.")
 E4M3 = _convert("primitive_e4m3", "e4m3", "float32 to e4m3 and back.")
 
-KERNELS = (DP4A, SHUFFLE, VOTE, WARP_SUM, SUM_ITEMS, MMA_S8, MMA_E4M3, LDMATRIX, COPY, DIVIDE, BARRIER, HALF, E4M3)
+KERNELS = (
+    DP4A, AND_XOR, SHUFFLE, VOTE, WARP_SUM, SUM_ITEMS, MMA_S8, MMA_E4M3, LDMATRIX, COPY, DIVIDE, BARRIER, HALF, E4M3,
+)  # fmt: skip  # a line

@@ -9,14 +9,8 @@ namespace lane {
 // taken back after it, so that no byte borrows from its neighbour.
 __device__ inline unsigned unbias(unsigned nibbles) { return ((nibbles | 0x80808080u) - 0x08080808u) ^ 0x80808080u; }
 
-// 16 times four codes, from two's complement nibbles in the high halves of bytes
-__device__ inline unsigned high_nibbles(unsigned packed) { return packed & 0xF0F0F0F0u; }
-
-// Two's complement nibbles, from nibbles biased by 8: the bias is the sign bit turned over. In one operation for both halves of
-// bytes; the compiler would move it behind the two that part them.
-__device__ inline unsigned unbiased_nibbles(unsigned packed) {
-  return static_cast<unsigned>(opaque(static_cast<int>(packed ^ 0x88888888u)));
-}
+// 16 times four codes, from nibbles biased by 8 in the high halves of bytes: the bias is the sign bit turned over
+__device__ inline unsigned high_nibbles(unsigned packed) { return and_xor(packed, 0xF0F0F0F0u, 0x80808080u); }
 
 // four nibbles in the low halves of bytes, from 16 bits that hold them in the order of K
 __device__ inline unsigned spread_nibbles(unsigned packed) {
@@ -133,8 +127,7 @@ struct WeightPanels {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (PAIRS) {
-        const unsigned both = unbiased_nibbles(words[i]);
-        a[i / 2][i % 2] = high_nibbles(both << 4), a[i / 2][2 + i % 2] = high_nibbles(both);
+        a[i / 2][i % 2] = high_nibbles(words[i] << 4), a[i / 2][2 + i % 2] = high_nibbles(words[i]);
       } else {
         a[b][i] = words[i];
       }

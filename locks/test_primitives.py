@@ -10,6 +10,7 @@ from harness.devices import open_device
 from harness.run import run_once
 from kernels.entry import Kernel, Value, instance
 from kernels.primitives import (
+    AND_XOR,
     BARRIER,
     COPY,
     DIVIDE,
@@ -49,6 +50,12 @@ KEPT_BITS = 13
 def words(seed: int, *shape: int) -> np.ndarray:
     """Random 32-bit words."""
     return rng(seed).integers(-(2**31), 2**31, shape).astype(np.int32)
+
+
+def bits_case(seed: int) -> Case:
+    """Words to keep bits of and to turn bits over."""
+    names = ("x", "kept", "turned")
+    return Case(AND_XOR, {"n": 999}, {n: words(seed + i, 999).view(np.uint32) for i, n in enumerate(names)})
 
 
 def dp4a_case(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Case:
@@ -100,6 +107,17 @@ class TestDotOfBytes:
         got = dp4a_case(lowest, lowest, np.array([0, -1, 7], np.int32)).run(device)["c"]
 
         assert got.tolist() == [65536, 65535, 65543]
+
+
+@pytest.mark.verify
+class TestBits:
+    """and_xor."""
+
+    def test_is_the_contract(self, device: Device) -> None:
+        """All eight combinations of bits, at every place. Red: the three words of the operation exchanged."""
+        case = bits_case(30)
+
+        assert_same_bits(case.run(device)["y"], contract.and_xor(**case.inputs))
 
 
 @pytest.mark.verify
@@ -342,6 +360,7 @@ class TestDevices:
         host, cuda = both_devices
         cases = [
             dp4a_case(words(15, 999), words(16, 999), words(17, 999)),
+            bits_case(31),
             Case(SHUFFLE, {"warps": 9, "distance": 3}, {"x": words(18, 9, 32).view(np.uint32)}),
             Case(VOTE, {"warps": 9}, {"x": words(19, 9, 32)}),
             Case(WARP_SUM, {"warps": 9}, {"x": wild(rng(20), 9, 8, 32)}),

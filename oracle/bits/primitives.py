@@ -20,6 +20,17 @@ def shuffle(x: U32, distance: int) -> tuple[U32, NDArray[np.int64]]:
     return np.stack([x[:, s] for s in sources], axis=1), x[:, LANES ^ distance].astype(np.int64) << 20
 
 
+def and_xor(x: U32, kept: U32, turned: U32) -> U32:
+    """The bits of x that are kept, some of them turned over.
+
+    Shapes: [n] each -> [n].
+    Units:  bits.
+    Error:  none.
+    Source: PTX ISA, lop3.b32, immLut (0xF0 & 0xCC) ^ 0xAA.
+    """
+    return (x & kept) ^ turned
+
+
 def vote(x: NDArray[np.int32]) -> U32:
     """Ballot, any and all of x > 0, and the ballot of each half of the warp by itself.
 

@@ -47,6 +47,8 @@ __forceinline__ int dp4a(int a, int b, int c) {
   return c;
 }
 
+__forceinline__ unsigned and_xor(unsigned x, unsigned kept, unsigned turned) { return (x & kept) ^ turned; }
+
 template <class Finish>
 inline const lane_rt::FullMeeting& product(const unsigned (&a)[4], const unsigned (&b)[2], const lane_rt::Site& site, Finish finish) {
   const unsigned g = lane_rt::my_lane() / 4, t = lane_rt::my_lane() % 4;
