@@ -234,13 +234,17 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   }
   x.init();
   __syncthreads();
+  const bool brings = x.ahead() && order.panels > 0 && (resident ? warp < x.fills() : warp == warps);
+  typename X::Part first;  // what a warp brings first
+  if (brings) first = x.prepare(resident ? warp : 0, resident ? warp : 0);
   lane::await_launches_before();
+  if (brings) x.start_copies(first);
   if (warp == warps) {
     lane::admit_next_launch();
     return x.feed();
   }
   if (resident && order.panels > 0)
-    for (int fill = warp; fill < x.fills(); fill += warps) x.load(fill, fill);
+    for (int fill = x.ahead() ? warp + warps : warp; fill < x.fills(); fill += warps) x.load(fill, fill);
 
   typename X::Place place{0, 0};
   const stream::Warp<W, WORDS, COLS> self{order, x, ring, feed, reinterpret_cast<float*>(totals), y, y_pitch, rows, N, split, resident};

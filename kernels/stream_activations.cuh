@@ -85,11 +85,45 @@ struct Activations {
                              full(buffer));
   }
 
+  // Whether the first part that a warp brings is ready to go when the launch ahead has ended: a copy of its codes and one of its
+  // scales, and registers for them beside few sums.
+  __device__ bool ahead() const { return WORDS * COLS < 64 && rows <= COLS; }
+
+  struct Part {
+    unsigned char* to;
+    const signed char* from;
+    const float* from_scales;
+    int blocks, buffer;
+  };
+
+  // load() up to its copies, which read what the launch ahead writes
+  __device__ Part prepare(int index, int buffer) const {
+    const int l = lane::opaque(threadIdx.x) % 32;
+    const int slice = order.slice0 + index / parts(), block = lane::slice_begin(slice, KB) + index % parts() * part * 4;
+    const int left = lane::slice_begin(slice + 1, KB) - block, blocks = max(0, min(left, 4 * part));
+    unsigned char* to = memory + start + buffer * bytes(room, part);
+    for (int i = blocks * line_bytes(room) + l * 16; i < 4 * part * line_bytes(room); i += 32 * 16)
+      lane::store16(to + codes_bytes(room, part) + i, uint4{0, 0, 0, 0});
+    lane::fence_proxy();
+    __syncwarp();
+    return {to, codes + lane::widened(2 * block, unit_bytes(rows)), scales + lane::widened(block, lane::scale_rows(rows)), blocks, buffer};
+  }
+
+  __device__ void start_copies(const Part& p) const {
+    if (!lane::elected()) return;
+    const int code_bytes = 2 * p.blocks * unit_bytes(rows), scale_bytes = p.blocks * line_bytes(rows);
+    lane::barrier_expect(full(p.buffer), code_bytes + scale_bytes);
+    if (p.blocks == 0) return;
+    lane::bulk_copy<false>(p.to, p.from, code_bytes, full(p.buffer));
+    lane::bulk_copy<false>(p.to + codes_bytes(room, part), p.from_scales, scale_bytes, full(p.buffer));
+  }
+
   // By a warp of its own: every fill of every band, each once all warps of the block are done with what its buffer had.
   __device__ void feed() const {
     Place place{0, 0};
+    if (ahead()) next(place);
     for (int band = 0; band < order.bands(); ++band)
-      for (int index = 0; index < fills(); ++index, next(place)) {
+      for (int index = ahead() && band == 0; index < fills(); ++index, next(place)) {
         // the parity of the turn before; in the first turn that of a phase long over, so that this passes at once
         lane::barrier_wait(empty(place.buffer), ~place.turn & 1);
         load(index, place.buffer);
