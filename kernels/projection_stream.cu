@@ -10,6 +10,7 @@
 #include "projection_tile.cuh"
 #include "stream_activations.cuh"
 #include "stream_ring.cuh"
+#include "stream_row.cuh"
 
 namespace stream {
 
@@ -199,7 +200,8 @@ __global__ void __launch_bounds__(32 * stream::MOST_WARPS<WORDS, COLS>, 1)
 projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows, 16] */, const float* __restrict__ scales /* [KB, rows to 16] */,
                   const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
                   float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB, int stages, int span, int held) {
-  static_assert(COLS % 8 == 0 && COLS >= 8 && COLS <= 64, "projection_stream: a block holds 8 to 64 sequences, 8 a fragment");
+  static_assert((COLS == 1 && WORDS == 1) || (COLS % 8 == 0 && COLS >= 8 && COLS <= 64),
+                "projection_stream: a block holds one sequence of one word, or 8 to 64 of them, 8 a fragment");
   using W = lane::WeightPanels<BITS>;
   constexpr int TILES = COLS / 8;
   constexpr bool TOGETHER = stream::TOGETHER<WORDS, COLS>;
@@ -211,12 +213,12 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32 - !resident;
   const stream::Order<TOGETHER> order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, warps);
   const bool split = gridDim.z > 1;
-  const int room = rows < COLS ? rows : COLS, apart = span * W::BYTES, ring_bytes = stages * order.wide() * apart;
+  const int room = COLS == 1 || rows > COLS ? COLS : rows, apart = span * W::BYTES, ring_bytes = stages * order.wide() * apart;
 
   // state and barriers of the block come first, where no register holds their addresses
   unsigned char* free = memory + X::STATE_BYTES;
   const auto take = [&](int bytes) { return free += bytes, free - bytes; };
-  const int sums = split ? 0 : TILES * 512;  // bytes of a panel's
+  const int sums = COLS == 1 ? stream::Row<W, X>::BYTES : split ? 0 : TILES * 512;  // bytes of a panel's
   unsigned char* totals = take(min(order.wide() * warps, order.panels) * sums) + order.index(warp) * sums;
   unsigned char* stage_memory = take(warps * ring_bytes);
   const int start = static_cast<int>(take(held * X::bytes(room, part) + X::BEHIND) - memory);
@@ -225,12 +227,15 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   stream::Ring<W::BYTES> ring{stage_memory + warp * ring_bytes, full + warp * stages, stages, apart, order.wide()};
   stream::Feed<W::BYTES, TOGETHER> feed{order, tiles, chunks, span, warp};
 
+  // the activations of one row wait for what was asked for before them: the last stage is asked for behind them
+  const int early = COLS == 1 ? stages - 1 : stages;
+
   if (warp < warps) {
     ring.init();
     feed.enter();
     if (!feed.more()) lane::admit_next_launch();
 #pragma unroll 1
-    for (int i = 0; i < stages; ++i) ring.fill(feed, i);
+    for (int i = 0; i < early; ++i) ring.fill(feed, i);
   }
   x.init();
   __syncthreads();
@@ -245,6 +250,7 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   }
   if (resident && order.panels > 0)
     for (int fill = x.ahead() ? warp + warps : warp; fill < x.fills(); fill += warps) x.load(fill, fill);
+  if (COLS == 1) ring.fill(feed, early);
 
   typename X::Place place{0, 0};
   const stream::Warp<W, WORDS, COLS> self{order, x, ring, feed, reinterpret_cast<float*>(totals), y, y_pitch, rows, N, split, resident};
@@ -254,6 +260,8 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
       if (order.pair(unit)) self.template run<2, TILES>(place, unit, 0);
       else if (order.shared(unit)) self.template run<1, TILES / 4>(place, unit, order.quarter(unit) * (TILES / 4));
       else self.template run<1, TILES>(place, unit, 0);
+    } else if constexpr (COLS == 1) {
+      stream::run_row<W>(self, place, unit);
     } else {
       self.template run<1, TILES>(place, unit, 0);
     }

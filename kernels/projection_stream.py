@@ -22,6 +22,7 @@ from kernels.projections import (
 from kernels.rules import BLOCK, IN_REGISTERS, SHARED, UNIT, between, ceil_div, scale_rows
 
 COLS = Param("COLS", (8, 16, 32, 64))
+COLS_Q4 = Param("COLS", (1, *COLS.values))
 PART = 6  # chunks of a slice that a buffer holds, as kernels/stream_activations.cuh is compiled
 MOST_HELD = 32  # buffers of activations
 SCHEDULERS = 4  # of a multiprocessor
@@ -69,6 +70,8 @@ def fixed_bytes(
     """Shared memory of a block of so many panels besides its rings: state of buffers, sums of slices, activations."""
     summed = 0 if splits > 1 else min(widest(words, cols, panels, warps) * warps, panels)
     sums = summed * PANEL_ROWS * cols * 4
+    if cols == 1:  # whose sums are registers; lanes exchange the dots of two chunks
+        sums = min(warps, panels) * 2 * PANEL_ROWS * PANEL_BLOCKS * 4
     return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, chunks) + UNIT * cols
 
 
@@ -161,7 +164,7 @@ PROJECTION_STREAM = _kernel(
 )
 PROJECTION_STREAM_Q4 = _kernel(
     "projection_stream_q4",
-    (Param("WORDS", (1,)), Param("BITS", (4,)), COLS),
+    (Param("WORDS", (1,)), Param("BITS", (4,)), COLS_Q4),
     "The same with Q4 panels.",
 )
 

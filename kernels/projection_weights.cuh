@@ -150,6 +150,19 @@ struct WeightPanels {
     }
   };
 
+  // the scales of one row, of all blocks
+  struct ScalesOfRow {
+    uint2 stored;
+
+    __device__ ScalesOfRow(const unsigned char* panel, int row)
+        : stored(load8(panel + CODES + (row % 8 * 2 + row / 8) * 2 * BLOCKS)) {}
+
+    __device__ WeightScale of(int b) const {
+      const float ws = to_float(half_t{static_cast<unsigned short>((b < 2 ? stored.x : stored.y) >> 16 * (b % 2))});
+      return {ws, -SHIFT * ws};
+    }
+  };
+
   __device__ static void column_fragments(unsigned (&f)[4], const unsigned char* panel, int b) {
     if constexpr (BITS == 8) {
       // four loads of a word: one of 16 bytes would leave low and high of a row apart, and each product would copy its pair

@@ -151,6 +151,9 @@ struct Activations {
   template <int TILES>
   __device__ View view(const Place& p, int tile) const {
     const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * bytes(room, part), pitch = unit_bytes(room);
+    // one row: matrices are the halves of a chunk and of the next one, and their rows are its blocks, twice
+    if constexpr (COLS == 1)
+      return {at + (l % 4 * 2 + l / 8 % 2 + l / 16 * 8) * pitch, at + codes_bytes(room, part) + lane::place_of_scale(blockIdx.y % 16) * 4};
     const int matrix = TILES == 1 ? l / 8 * pitch : l / 8 % 2 * pitch + l / 16 * 128;
     const int pair = tile / 2 * 64 + (COLS == 8 ? blockIdx.y : tile) % 2 * 8;
     return {at + matrix + l % 8 * 16 + tile * 128, at + codes_bytes(room, part) + l % 4 * 16 + pair};

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from kernels.entry import Value
 from kernels.projection_stream import (
     MOST_HELD,
+    PART,
     SCHEDULERS,
     fixed_bytes,
     most_warps,
     parts_of,
+    slices_of,
     stage_bytes,
     together,
     widest,
@@ -39,7 +41,7 @@ class Work:
     @property
     def fragments(self) -> int:
         """Words of all sequences, 8 a fragment."""
-        return self.words * self.cols // 8
+        return self.words * ceil_div(self.cols, 8)
 
     @property
     def light(self) -> bool:
@@ -69,7 +71,7 @@ def streams(N: int, K: int, rows: int, words: int, bits: int, multiprocessors: i
     Error:  none: bits do not depend on the layout.
     Source: sweeps on an H200; see the bench records. Raises nothing; the list is empty where nothing fits.
     """
-    cols = next((c for c in COLS if c >= rows), COLS[-1])
+    cols = 1 if rows == 1 and bits == 4 else next((c for c in COLS if c >= rows), COLS[-1])  # bits of a code
     work = Work(ceil_div(N, PANEL_ROWS), chunks_of_slice(K // 32), rows, words, bits, cols)
     template: dict[str, Value] = {"WORDS": words, "BITS": bits, "COLS": cols}
     narrow = work.panels < 4 * multiprocessors  # so few panels a multiprocessor that one more is much more
@@ -87,18 +89,20 @@ def layout(work: Work, blocks: int, splits: int, most: int) -> dict[str, Value]:
     """
     blocks = min(blocks, work.panels)
     each = ceil_div(work.panels, blocks)  # panels of a block
-    fastest = ALL if splits == 1 else FEW if work.light else MANY
+    row = work.cols == 1
+    fastest = FEW if row or (splits > 1 and work.light) else ALL if splits == 1 else MANY
     most = min(most, fastest, most_warps(work.words, work.cols))
     warps, heavy = _warps(work, each, most), together(work.words, work.cols)
     wide = widest(work.words, work.cols, each, warps)
-    parts, wanted = parts_of(splits, work.chunks), _wanted(work, warps, wide)
+    ring = _ring_of_row(work, ceil_div(each, warps) * slices_of(splits) * work.chunks)
+    parts, wanted = parts_of(splits, work.chunks), ring[0] * ring[1] if row else _wanted(work, warps, wide)
     for least, held in (*itertools.product((wanted, 1), (parts, 2) if heavy else (parts, 4, 3, 2)), (1, 1)):
         if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.cols):
             continue
         free = SHARED - fixed_bytes(work.rows, work.cols, work.words, work.chunks, splits, warps, held, each)
         chunks = free // (warps * stage_bytes(work.bits, 1, wide))  # of each panel in a warp's ring
         if chunks >= least:
-            stages, span = _ring(work, min(chunks, wanted))
+            stages, span = ring if row and chunks >= wanted else _ring(work, min(chunks, wanted))
             return {"grid": blocks, "splits": splits, "warps": warps, "stages": stages, "span": span, "held": held}
     return {}
 
@@ -119,6 +123,12 @@ def _wanted(work: Work, warps: int, wide: int) -> int:
     if together(work.words, work.cols):
         return max(1, round((FLYING if wide > 1 else FLYING_ALONE) / each))
     return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / each)))
+
+
+def _ring_of_row(work: Work, chunks: int) -> tuple[int, int]:
+    """Stages of a ring, and the chunks of a stage, of a warp that reads so many chunks: a slice, or all in thirds."""
+    span = min(PART, work.chunks)
+    return (3, span) if chunks >= 4 * span else (2, max(1, chunks // 3))
 
 
 def _ring(work: Work, chunks: int) -> tuple[int, int]:

@@ -143,7 +143,7 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="projection_f32<16>",
     ),
     Refusal(
-        "projection_stream: a block holds 8 to 64 sequences, 8 a fragment",
+        "projection_stream: a block holds one sequence of one word, or 8 to 64 of them, 8 a fragment",
         "projection_stream.cu",
         expression="projection_stream<1, 8, 128>",
     ),

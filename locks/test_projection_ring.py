@@ -77,16 +77,24 @@ SHARES = (
 )  # fmt: skip  # a list
 
 
+def wide(name: str, cols: int) -> Form:
+    """A streaming projection whose blocks hold so many rows."""
+    return Form(name, {**form(name).template, "COLS": cols})
+
+
 class TestStream:
     """The streaming projection is the contract for every layout."""
 
     @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda d: "-".join(f"{k}{v}" for k, v in d.items()))
-    @pytest.mark.parametrize("name", STREAMS)
-    def test_layouts_do_not_matter(self, device: Device, name: str, layout: dict[str, int]) -> None:
+    @pytest.mark.parametrize(("name", "cols", "rows"), [("projection_stream_q4", 1, 1), *((n, 8, 3) for n in STREAMS)])
+    def test_layouts_do_not_matter(
+        self, device: Device, name: str, cols: int, rows: int, layout: dict[str, int]
+    ) -> None:
         """Rings, copies, bands and buffers of any size, whole chunks or not. Red: a phase or a turn taken early."""
+        f = wide(name, cols)
         for KB in (83, 230, 256):
-            o = operands(3, 75, 32 * KB, 1)
-            assert_same_bits(run(device, form(name), o, **layout), form(name).expected(o), f"{name} {KB} blocks")
+            o = operands(rows, 75, 32 * KB, 1)
+            assert_same_bits(run(device, f, o, **layout), f.expected(o), f"{f} {KB} blocks")
 
 
     @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda d: "-".join(f"{k}{v}" for k, v in d.items()))
@@ -104,13 +112,15 @@ class TestStream:
 
         assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0), f"{name} {layout}"
 
-    @pytest.mark.parametrize("cols", [8, 16])
-    @pytest.mark.parametrize("name", STREAMS)
-    def test_rows_beyond_a_block_are_the_contract(self, device: Device, name: str, cols: int) -> None:
-        """Three blocks of rows, the last one short, of slices whole and not. Red: scales of another block's rows."""
-        f = Form(name, {**form(name).template, "COLS": cols})
+    @pytest.mark.parametrize(
+        ("name", "cols", "rows"),
+        [("projection_stream_q4", 1, 18), *((n, c, 2 * c + 5) for n in STREAMS for c in (8, 16))],
+    )
+    def test_rows_beyond_a_block_are_the_contract(self, device: Device, name: str, cols: int, rows: int) -> None:
+        """Several blocks of rows, the last one short, of slices whole and not. Red: scales of another block's rows."""
+        f = wide(name, cols)
         for KB in (83, 256):
-            o = operands(2 * cols + 5, 33, 32 * KB, 1)
+            o = operands(rows, 33, 32 * KB, 1)
             assert_same_bits(run(device, f, o, held=2), f.expected(o), f"{f} {KB} blocks")
 
     @pytest.mark.parametrize("words", [1, 2])
@@ -209,13 +219,14 @@ def work(f: Form, rows: int, N: int, K: int, warps: int = 4) -> dict[str, int]:
     if f.name == "gemm_mma":
         return {"mma_s8": ceil_to(N, 16) * ceil_to(rows, 16) * words * blocks // 128, "dp4a": 0}
     if "stream" in f.name:
-        # every block (one a panel here) stages the activations once, and each chunk comes once
-        tall, wide = ceil_to(N, 16), int(t["COLS"])
-        bits, staged = 4 if f.is_q4 else 8, rows * K * words + ceil_to(rows, 16) * 4 * blocks
+        # every block (one a panel and a group of rows here) stages its activations once, and each chunk comes once
+        tall, cols = ceil_to(N, 16), int(t["COLS"])
+        groups, bits = ceil_to(rows, cols) // cols, 4 if f.is_q4 else 8
+        staged = rows * K * words + groups * ceil_to(min(rows, cols), 16) * 4 * blocks
         return {
-            "mma_s8": tall * wide * words * blocks // 128,
+            "mma_s8": tall * groups * max(8, cols) * words * blocks // 128,
             "dp4a": 0,
-            "bulk_bytes": tall // 16 * (panel_bytes(bits) * blocks // 4 + staged),
+            "bulk_bytes": tall // 16 * (groups * panel_bytes(bits) * blocks // 4 + staged),
             "cp_async_bytes": 0,
         }
     tall = ceil_to(N, 16 * warps if "tc" in f.name else 64 * int(t["PANELS"]))
@@ -248,7 +259,8 @@ class TestWork:
     """The work of a launch is what its formula says: no output is computed twice (counted on the host device)."""
 
     @pytest.mark.parametrize("f", [pytest.param(form(n, w), id=f"{n}-{w}") for n in LOWERINGS for w in (1, 2)]
-                             + [pytest.param(form(n), id=n) for n in Q4_LOWERINGS])  # fmt: skip  # two lists
+                             + [pytest.param(form(n), id=n) for n in Q4_LOWERINGS]
+                             + [pytest.param(wide("projection_stream_q4", 8), id="q4-8")])  # fmt: skip  # lists
     def test_counts_are_the_formula(self, device: Device, f: Form) -> None:
         """Dots, products, loads and copied bytes equal the formula, and outputs are stored once each.
 
