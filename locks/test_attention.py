@@ -50,6 +50,15 @@ CACHES = pytest.mark.parametrize("kv", ["f32", "f16"])
 full = pytest.mark.full
 #: Of what takes long, the least and the largest by day.
 END_WIDTHS = pytest.mark.parametrize("D", [32, pytest.param(64, marks=full), pytest.param(128, marks=full), 256])
+#: Of what takes longest, each cache with one of them.
+ENDS = pytest.mark.parametrize(
+    ("D", "kv"),
+    [
+        pytest.param(D, kv, marks=() if (D, kv) in ((32, "f32"), (256, "f16")) else full)
+        for D in (32, 64, 128, 256)
+        for kv in ("f32", "f16")
+    ],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +437,7 @@ class TestForms:
         for blocks in (2, 3, 5):
             assert_same_bits(p.run_split(device, blocks, G=2), one, f"{blocks} blocks")
 
-    @END_WIDTHS
-    @CACHES
+    @ENDS
     def test_clusters_do_not_matter(self, device: Device, D: int, kv: str) -> None:
         """A block a chunk, combined in the cluster's shared memory, gives the bits of one, some without a chunk.
 
@@ -442,8 +450,7 @@ class TestForms:
         for blocks, G, Q in ((3, 3, 6), (4, 1, 1), (8, 1, 2)):
             assert_same_bits(p.shaped(p.clustered(blocks, G, Q).run(device)["out"]), one, f"{blocks} blocks of {Q}")
 
-    @END_WIDTHS
-    @CACHES
+    @ENDS
     def test_teams_do_not_matter(self, device: Device, D: int, kv: str) -> None:
         """Teams that share a block and take chunks by turns give the bits of one, some without a chunk.
 

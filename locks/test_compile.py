@@ -36,7 +36,7 @@ _ASSERTION = re.compile(r'static_assert\s*\((?:[^;]*?),\s*"((?:[^"\\]|\\.)*)"\s*
 
 
 #: Instantiations of a kernel of which all are compiled by day: those of the architecture with most of its own paths.
-MANY = dict.fromkeys(ALL_ARCHS, 4) | {"sm_90a": 16}
+MANY = dict.fromkeys(ALL_ARCHS, 2) | {"sm_90a": 16}
 
 
 def programs() -> list[object]:
@@ -68,11 +68,11 @@ def every(kernel: Kernel) -> list[tuple[Value, ...]]:
 
 
 def few(kernel: Kernel, many: int) -> list[tuple[Value, ...]]:
-    """All combinations if there are at most so many, else as few as show each value, the last values together."""
+    """All combinations if there are at most so many, else as few as show each value, or so many of those."""
     if len(all_values := every(kernel)) <= many:
         return all_values
     longest = max(len(p.values) for p in kernel.params)
-    return [tuple(p.values[-1 - i % len(p.values)] for p in kernel.params) for i in range(longest)]
+    return [tuple(p.values[-1 - i % len(p.values)] for p in kernel.params) for i in range(min(longest, many))]
 
 
 @functools.cache

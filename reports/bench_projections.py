@@ -99,7 +99,7 @@ def _measure(
     wanted = {p.name: _reference(bench, step, p) for p in timed}
     right = {"before": _alone(bench, step, timed, wanted)}
     graph = bench.graph(list(step.calls.values()))
-    repeats = repeats if case.rows <= DECODE_ROWS else 5
+    repeats = repeats if case.rows <= DECODE_ROWS else min(repeats, 5)
     times = bench.times(graph, repeats)
     shapes = _shapes(bench, step, timed, repeats, read)
     # a role's output was last written by its last layer in the chain
