@@ -1,6 +1,7 @@
 """`lanelock kernels [ROOM]`: the catalogue, and the places of a room."""
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -42,11 +43,17 @@ def lock_files(room: str) -> list[str]:
 
 def mutant_files(room: str) -> list[str]:
     """The files of planted faults that `lanelock strength` runs for the room's source; none without a checkout."""
-    if not (ROOT / PLANTED).is_dir():
-        return []
-    alive, _ = load_planted(ROOT / PLANTED, ROOT)
     held = room_of(f"kernels/{room}.cu")  # several forms of one operation are one room of faults
-    return sorted({f"{PLANTED}/{mutant.origin}" for mutant in alive if mutant.room == held})
+    return sorted(f"{PLANTED}/{origin}" for of, origin in _planted() if of == held)
+
+
+@functools.cache
+def _planted() -> frozenset[tuple[str, str]]:
+    """(room, file) of every planted fault of the checkout: all files are read for one."""
+    if not (ROOT / PLANTED).is_dir():
+        return frozenset()
+    alive, _ = load_planted(ROOT / PLANTED, ROOT)
+    return frozenset((mutant.room, mutant.origin) for mutant in alive)
 
 
 def arguments(kernel: Kernel) -> list[str]:
