@@ -1,9 +1,9 @@
-"""Catalogue entries of locks/kernels/wgmma.cu: kernels that locks of Hopper's own instructions launch."""
+"""Catalogue entries of wgmma.cu and arrivals.cu in locks/kernels: what locks of Hopper's own instructions launch."""
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Scalar
 
-#: The source lies beside the locks; the path is relative to kernels/, where every source is looked for.
-ROOM = "../locks/kernels/wgmma"
+#: The sources lie beside the locks; paths are relative to kernels/, where every source is looked for.
+ROOM, COPIES = "../locks/kernels/wgmma", "../locks/kernels/arrivals"
 
 #: The faults of wgmma_products by name, in the order of its enumeration.
 FAULTS = (
@@ -70,7 +70,7 @@ def copied(fault: str = "right") -> Kernel:
     """Rows copied over what threads stored, with this fault alone."""
     return Kernel(
         name="copied_over_stores",
-        room="../locks/kernels/arrivals",
+        room=COPIES,
         symbol="copied_over_stores",
         params=(Param("FAULT", (COPY_FAULTS.index(fault),)),),
         args=(Buffer("x", "i32", (32, 4), "r", align=16), Buffer("y", "i32", (32, 4), "w", align=16)),
@@ -88,7 +88,7 @@ def arrivals(fault: str = "right") -> Kernel:
     """Copies that a barrier counts, with this fault alone."""
     return Kernel(
         name="copies_arrive",
-        room="../locks/kernels/arrivals",
+        room=COPIES,
         symbol="copies_arrive",
         params=(Param("FAULT", (ARRIVAL_FAULTS.index(fault),)),),
         args=(

@@ -418,7 +418,7 @@ class TestChoice:
 
     def test_a_file_that_is_no_result_is_named(self, tmp_path: Path) -> None:
         """Another JSON, or none, is refused with the path."""
-        for text in ("{}", "not", '{"survivors": 3}'):
+        for text in ("{}", "not", '{"survivors": 3}', "[" * 100_000):
             (tmp_path / "other.json").write_text(text)
             with pytest.raises(LanelockError, match=r"other\.json: is not the JSON of a run of strength"):
                 survivors_of(tmp_path / "other.json")

@@ -28,6 +28,8 @@ LEAST_READ = 4300.0
 ENDS = 4
 #: Most rows of a decode step; more are a chunk of a prompt, whose largest case has PREFILL_ROWS.
 DECODE_ROWS, PREFILL_ROWS = 64, 512
+#: How often the graph of a decode step is timed, and that of a prefill at most.
+REPEATS, PREFILL_REPEATS = 15, 5
 #: Launches of a shape that are timed together, at least.
 LEAST_LAUNCHES = 4
 #: What a layout of a launch is: these dims, where the kernel has them.
@@ -64,7 +66,7 @@ class Step:
     reference: Memory
 
 
-def measure(device: Device, config: ModelConfig, cases: Sequence[Case], repeats: int = 15) -> dict[str, Any]:
+def measure(device: Device, config: ModelConfig, cases: Sequence[Case], repeats: int = REPEATS) -> dict[str, Any]:
     """Time the cases on one set of weights.
 
     Shapes: every case is one step of the model, its head left out from prefill.
@@ -99,7 +101,7 @@ def _measure(
     wanted = {p.name: _reference(bench, step, p) for p in timed}
     right = {"before": _alone(bench, step, timed, wanted)}
     graph = bench.graph(list(step.calls.values()))
-    repeats = repeats if case.rows <= DECODE_ROWS else min(repeats, 5)
+    repeats = repeats if case.rows <= DECODE_ROWS else min(repeats, PREFILL_REPEATS)
     times = bench.times(graph, repeats)
     shapes = _shapes(bench, step, timed, repeats, read)
     # a role's output was last written by its last layer in the chain

@@ -78,7 +78,9 @@ def run_projections(args: argparse.Namespace) -> int:
     _check_record(args)
     device, config = open_device(args.device), load_config(args.config)
     cases = bench_projections.at_most(bench_projections.CASES, args.most, args.prefill)
-    figures = bench_projections.measure(device, config, cases, *_repeats(device))
+    # a host's times are no figures
+    repeats = 1 if device.properties.kind == "host" else bench_projections.REPEATS
+    figures = bench_projections.measure(device, config, cases, repeats)
     if not args.no_cublas and device.properties.kind == "cuda":
         shapes = [(p.N, p.K) for p in step_projections(config)]
         decode = bench_cublas.beside(shapes, [n for n in (1, 8, 32, 64) if n <= args.most])
@@ -170,11 +172,6 @@ def _beside_read(device: Device) -> Iterator[tuple[Bench, float]]:
         yield bench, read
     finally:
         bench.close()
-
-
-def _repeats(device: Device) -> tuple[int, ...]:
-    """How often a case is timed, where that is not as always: a host's times are no figures."""
-    return (1,) if device.properties.kind == "host" else ()
 
 
 def _processors(device: Device) -> int:

@@ -94,7 +94,7 @@ def _shards(index: Path) -> list[SafetensorsFile]:
         listed: dict[str, set[str]] = {}
         for name, shard in table.items():
             listed.setdefault(shard, set()).add(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise refusal(index, f"is not a readable index with a weight_map ({error!r})") from error
     files = []
     for shard in sorted(listed, key=str):

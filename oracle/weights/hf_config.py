@@ -57,7 +57,7 @@ def read_hf_config(path: Path) -> ModelConfig:
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json_text.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise refusal(path, f"is not a readable JSON config ({error})") from error
     if not isinstance(data, dict):
         raise refusal(path, "is not a JSON object")

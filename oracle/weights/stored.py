@@ -143,7 +143,7 @@ def _sum(config: str, origin: str) -> str:
 def _config(path: Path, text: str) -> ModelConfig:
     try:
         data = json_text.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise refusal(path, f"has a config that is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise refusal(path, "has a config that is not a JSON object")

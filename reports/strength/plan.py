@@ -1,12 +1,12 @@
 """What a campaign will plant: planted mutants of a folder, and a sample of generated ones a room."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from oracle import json_text
 from oracle.errors import LanelockError
 from reports.strength.generate import generated, sample
 from reports.strength.mutant import Dead, Mutant, load_planted
@@ -92,7 +92,7 @@ def _wanted(mutant: Mutant | Dead, choice: Choice) -> bool:
 def survivors_of(path: Path) -> frozenset[str]:
     """Ids of the mutants that survived, by the JSON of an earlier run. Raises LanelockError if it is none."""
     try:
-        return frozenset(row["id"] for row in json.loads(path.read_text(encoding="utf-8"))["survivors"])
+        return frozenset(row["id"] for row in json_text.loads(path.read_text(encoding="utf-8"))["survivors"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LanelockError(f"{path}: is not the JSON of a run of strength ({error!r})") from error
 
