@@ -18,27 +18,44 @@ namespace stream {
 template <int WORDS, int COLS>
 constexpr int MOST_WARPS = TOGETHER<WORDS, COLS> ? 12 : 20;
 
-// acc += dots on MAGIC of a tile of 8 columns and a block of weights with scales s, times the scales of columns 2t and 2t + 1
+// Fences between products of a warp with the sums of two panels of 64 words: bit 4 b + j / 2 stands for tiles j and j + 1 of block b.
+// With fewer of them the compiler has more products on their way than there are registers beside the sums; with more, fewer
+// additions find a scale of the one before them at hand, and a register file gives two operands a cycle, where they have three.
 template <int WORDS>
-__device__ inline void add_tile(float (&acc)[4], const int (&d)[WORDS][4], const lane::WeightScale (&s)[2], float even, float odd) {
-  float t[4];
+constexpr unsigned FENCES = WORDS == 2 ? 0xFFFF : 0x0849;
+
+// Sums of tiles j .. j + COUNT - 1 += dots on MAGIC of a block of each panel, times scales s[][b] of its rows and `by` of the
+// columns 2t and 2t + 1 of every tile. What shares a scale stands together.
+template <int WORDS, int PANELS, int TILES, int COUNT>
+__device__ inline void add_tiles(float (&acc)[PANELS][TILES][4], int j, const int (&d)[PANELS][COUNT][WORDS][4],
+                                 const lane::WeightScale (&s)[PANELS][2][2], int b, const float (&by)[2 * COUNT]) {
+  float t[PANELS][COUNT][4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) t[i] = lane::scaled_product<WORDS, true>(d, i, s);
-  // additions that share a scale stand together: a register file gives two operands a cycle, and an addition has three
-  acc[0] = fmaf(t[0], even, acc[0]), acc[2] = fmaf(t[2], even, acc[2]);
-  acc[1] = fmaf(t[1], odd, acc[1]), acc[3] = fmaf(t[3], odd, acc[3]);
+  for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 2 * COUNT; ++i)
+        t[p][i / 2][2 * half + i % 2] = lane::scaled_product<WORDS, true>(d[p][i / 2], 2 * half + i % 2, s[p][b]);
+#pragma unroll
+  for (int i = 0; i < 2 * COUNT; ++i)
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& sum = acc[p][j + i / 2][2 * half + i % 2];
+        sum = fmaf(t[p][i / 2][2 * half + i % 2], by[i], sum);
+      }
 }
 
 // acc += block b of a chunk, of PANELS panels, two tiles at a time: one load of codes a word, and one of scales
 template <class W, int WORDS, int PANELS, int TILES, class X>
 __device__ inline void multiply(float (&acc)[PANELS][TILES][4], const unsigned (&w)[PANELS][2][4],
                                 const lane::WeightScale (&s)[PANELS][2][2], const X& x, const typename X::View& at, int b) {
-  const unsigned char *codes = x.memory + at.codes + 2 * b * X::unit_bytes(x.room),
-                      *scales = x.memory + at.scales + b * X::line_bytes(x.room);
+  const unsigned char *codes = at.codes + 2 * b * X::unit_bytes(x.room), *scales = at.scales + b * X::line_bytes(x.room);
 #pragma unroll
   for (int j = 0; j < TILES; j += 2) {
-    // the compiler would else have more products on their way than there are registers beside the sums
-    if (j > 0 && (W::PAIRS || PANELS * TILES == 16)) __syncwarp();
+    if (W::PAIRS ? j > 0 : PANELS * TILES == 16 && FENCES<WORDS> >> (4 * b + j / 2) & 1) __syncwarp();
     int d[PANELS][2][WORDS][4];
 #pragma unroll
     for (int word = 0; word < WORDS; ++word) {
@@ -52,43 +69,41 @@ __device__ inline void multiply(float (&acc)[PANELS][TILES][4], const unsigned (
       }
     }
     const uint4 xs = lane::load16(scales + j * 32);
-#pragma unroll
-    for (int p = 0; p < PANELS; ++p) {
-      add_tile<WORDS>(acc[p][j], d[p][0], s[p][b % 2], lane::from_bits(xs.x), lane::from_bits(xs.y));
-      add_tile<WORDS>(acc[p][j + 1], d[p][1], s[p][b % 2], lane::from_bits(xs.z), lane::from_bits(xs.w));
-    }
+    const float by[4] = {lane::from_bits(xs.x), lane::from_bits(xs.y), lane::from_bits(xs.z), lane::from_bits(xs.w)};
+    add_tiles<WORDS, PANELS, TILES, 2>(acc, j, d, s, b % 2, by);
   }
 }
 
 // acc += blocks b and b + 1 of one tile: one load of codes a word
 template <class W, int WORDS, class X>
-__device__ inline void multiply_pair(float (&acc)[4], const unsigned (&w)[2][4], const lane::WeightScale (&s)[2][2], const X& x,
-                                     const typename X::View& at, int b) {
-  int d[2][WORDS][4];
+__device__ inline void multiply_pair(float (&acc)[1][1][4], const unsigned (&w)[1][2][4], const lane::WeightScale (&s)[1][2][2],
+                                     const X& x, const typename X::View& at, int b) {
+  int d[2][1][1][WORDS][4];
 #pragma unroll
   for (int word = 0; word < WORDS; ++word) {
     unsigned columns[4];
-    lane::ldmatrix_x4(columns, x.memory + at.codes + 2 * b * X::unit_bytes(x.room) + word * x.room * 16);
+    lane::ldmatrix_x4(columns, at.codes + 2 * b * X::unit_bytes(x.room) + word * x.room * 16);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const unsigned pair[2] = {columns[2 * k], columns[2 * k + 1]};
-      lane::mma_s8(d[k][word], w[k], pair, W::MAGIC);
+      lane::mma_s8(d[k][0][0][word], w[0][k], pair, W::MAGIC);
     }
   }
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const uint2 xs = lane::load8(x.memory + at.scales + (b + k) * X::line_bytes(x.room));
-    add_tile<WORDS>(acc, d[k], s[k], lane::from_bits(xs.x), lane::from_bits(xs.y));
+    const uint2 xs = lane::load8(at.scales + (b + k) * X::line_bytes(x.room));
+    const float by[2] = {lane::from_bits(xs.x), lane::from_bits(xs.y)};
+    add_tiles<WORDS, 1, 1, 1>(acc, 0, d[k], s, k, by);
   }
 }
 
-// acc += the chunk at `stage`, and those of other panels every `apart` bytes; once they are in registers, release() is called
+// acc += the chunk at `stage`, and that of the other panel behind it; once they are in registers, release() is called
 template <class W, int WORDS, int PANELS, int TILES, class X, class RELEASE>
-__device__ inline void multiply_chunk(float (&acc)[PANELS][TILES][4], const unsigned char* stage, int apart, const X& x,
+__device__ inline void multiply_chunk(float (&acc)[PANELS][TILES][4], const unsigned char* stage, const X& x,
                                       const typename X::View& at, RELEASE release) {
   typename W::RowScales scales[PANELS];
 #pragma unroll
-  for (int p = 0; p < PANELS; ++p) scales[p].load(stage + p * apart);
+  for (int p = 0; p < PANELS; ++p) scales[p].load(stage + p * W::BYTES);
 #pragma unroll
   for (int first = 0; first < W::BLOCKS; first += 2) {
     unsigned w[PANELS][2][4];
@@ -97,13 +112,13 @@ __device__ inline void multiply_chunk(float (&acc)[PANELS][TILES][4], const unsi
     for (int b = 0; b < 2; ++b) {
 #pragma unroll
       for (int p = 0; p < PANELS; ++p) {
-        W::row_fragments(w[p], stage + p * apart, first, b);
+        W::row_fragments(w[p], stage + p * W::BYTES, first, b);
         scales[p].of(s[p][b], first + b);
       }
       if (first + b + 1 == W::BLOCKS) release();
       if constexpr (TILES > 1) multiply<W, WORDS>(acc, w, s, x, at, first + b);
     }
-    if constexpr (TILES == 1) multiply_pair<W, WORDS>(acc[0][0], w[0], s[0], x, at, first);
+    if constexpr (TILES == 1) multiply_pair<W, WORDS>(acc, w, s, x, at, first);
   }
 }
 
@@ -167,15 +182,15 @@ struct Warp {
         x.wait(place);
         typename X::View view = x.template view<TILES>(place, tile);
         for (int n = rest < x.part ? rest : x.part; n > 0; --n, --rest, x.next(view), stage += W::BYTES) {
-          if (staged == 0) {
+          if (PANELS == 2 || staged == 0) {
             const int left = (order.slices - 1 - slice) * x.chunks + rest;  // of the panel
-            stage = ring.wait(), staged = left < feed.span ? left : feed.span;
+            stage = ring.wait(), staged = PANELS == 2 || left < feed.span ? left : feed.span;
           }
           // the stage is read once its last chunk is in registers
           const auto release = [&] {
-            if (--staged == 0) ring.refill(feed);
+            if (PANELS == 2 || --staged == 0) ring.refill(feed);
           };
-          multiply_chunk<W, WORDS>(sums, stage, ring.apart, x, view, release);
+          multiply_chunk<W, WORDS>(sums, stage, x, view, release);
         }
         if (!resident) x.release(place);
       }
@@ -199,7 +214,7 @@ template <int WORDS, int BITS, int COLS>
 __global__ void __launch_bounds__(32 * stream::MOST_WARPS<WORDS, COLS>, 1)
 projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows, 16] */, const float* __restrict__ scales /* [KB, rows to 16] */,
                   const unsigned char* __restrict__ tiles /* [panels, 8, chunks, panel bytes] */,
-                  float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB, int stages, int span, int held) {
+                  float* __restrict__ y /* [planes, rows, N] */, int y_pitch, int rows, int N, int KB, int stages, int span, int held, int longest) {
   static_assert((COLS == 1 && WORDS == 1) || (COLS % 8 == 0 && COLS >= 8 && COLS <= 64),
                 "projection_stream: a block holds one sequence of one word, or 8 to 64 of them, 8 a fragment");
   using W = lane::WeightPanels<BITS>;
@@ -207,24 +222,24 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   constexpr bool TOGETHER = stream::TOGETHER<WORDS, COLS>;
   using X = stream::Activations<WORDS, COLS>;
   DYNAMIC_SHARED(unsigned char, memory);
-  const int chunks = lane::chunks_of_slice(KB), part = chunks < stream::PART ? chunks : stream::PART;
+  const int chunks = lane::chunks_of_slice(KB), part = chunks < longest ? chunks : longest, parts = (chunks + part - 1) / part;
   // where not all activations have room, the last warp brings them
-  const bool resident = held >= (lane::SLICES + gridDim.z - 1) / gridDim.z * ((chunks + part - 1) / part);
+  const bool resident = held >= (lane::SLICES + gridDim.z - 1) / gridDim.z * parts;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(lane::opaque(threadIdx.x) / 32), 0), warps = blockDim.x / 32 - !resident;
   const stream::Order<TOGETHER> order(lane::Slices(blockIdx.z, gridDim.z), blockIdx.x, gridDim.x, (N + 15) / 16, warps);
   const bool split = gridDim.z > 1;
-  const int room = COLS == 1 || rows > COLS ? COLS : rows, apart = span * W::BYTES, ring_bytes = stages * order.wide() * apart;
+  const int room = COLS == 1 || rows > COLS ? COLS : rows, stage_bytes = order.wide() * span * W::BYTES;
 
   // state and barriers of the block come first, where no register holds their addresses
   unsigned char* free = memory + X::STATE_BYTES;
   const auto take = [&](int bytes) { return free += bytes, free - bytes; };
   const int sums = COLS == 1 ? stream::Row<W, X>::BYTES : split ? 0 : TILES * 512;  // bytes of a panel's
   unsigned char* totals = take(min(order.wide() * warps, order.panels) * sums) + order.index(warp) * sums;
-  unsigned char* stage_memory = take(warps * ring_bytes);
+  unsigned char* stage_memory = take(warps * stages * stage_bytes);
   const int start = static_cast<int>(take(held * X::bytes(room, part) + X::BEHIND) - memory);
   barrier_t* full = reinterpret_cast<barrier_t*>(free);
-  const X x{order, memory, start, room, held, chunks, part, KB, rows, codes, scales};
-  stream::Ring<W::BYTES> ring{stage_memory + warp * ring_bytes, full + warp * stages, stages, apart, order.wide()};
+  const X x{order, memory, start, room, held, chunks, part, parts, KB, rows, codes, scales};
+  stream::Ring<W::BYTES> ring{stage_memory + warp * stages * stage_bytes, full + warp * stages, stages, stage_bytes};
   stream::Feed<W::BYTES, TOGETHER> feed{order, tiles, chunks, span, warp};
 
   // the activations of one row wait for what was asked for before them: the last stage is asked for behind them

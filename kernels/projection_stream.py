@@ -1,8 +1,8 @@
 """Catalogue entries of the streaming projection: Q8_0 and Q4 panels through rings of bulk copies.
 
 Dims: grid: blocks along N. splits: blocks along K. warps: of a block that multiply, a panel or two each at a time; one
-more feeds them where not all activations have room. stages: of a warp's ring. span: chunks of a stage. held: buffers
-of activations, a part of a slice each.
+more feeds them where not all activations have room. stages: of a warp's ring. span: chunks of a stage, or one of each
+of two panels. held: buffers of activations, a part of a slice each. part: chunks of a part.
 """
 
 from kernels.entry import Buffer, Dims, Geometry, Kernel, Param, Rule, Scalar
@@ -23,13 +23,12 @@ from kernels.rules import BLOCK, IN_REGISTERS, SHARED, UNIT, between, ceil_div, 
 
 COLS = Param("COLS", (8, 16, 32, 64))
 COLS_Q4 = Param("COLS", (1, *COLS.values))
-PART = 6  # chunks of a slice that a buffer holds, as kernels/stream_activations.cuh is compiled
 MOST_HELD = 32  # buffers of activations
 SCHEDULERS = 4  # of a multiprocessor
 #: Activations by columns, of which a part is one copy.
 CODES = Buffer("codes", "i8", ("units", "WORDS", "rows", UNIT), "r", align=16)
 SCALES = Buffer("scales", "f32", ("KB", "scale_rows"), "r", align=16)
-LAYOUT = (Scalar("stages"), Scalar("span"), Scalar("held"))
+LAYOUT = (Scalar("stages"), Scalar("span"), Scalar("held"), Scalar("part"))
 ARGS: tuple[Buffer | Scalar, ...] = (CODES, SCALES, *ARGS_TILED[2:], *LAYOUT)
 
 
@@ -48,10 +47,10 @@ def widest(words: int, cols: int, panels: int, warps: int) -> int:
     return 2 if together(words, cols) and panels > warps else 1
 
 
-def part_bytes(rows: int, cols: int, words: int, chunks: int) -> int:
-    """Bytes of a buffer: a part of a slice's chunks, codes of the rows that a block has, and their scales."""
+def part_bytes(rows: int, cols: int, words: int, part: int) -> int:
+    """Bytes of a buffer: a part of so many chunks, codes of the rows that a block has, and their scales."""
     room = min(rows, cols)
-    return min(PART, chunks) * PANEL_BLOCKS * (room * words * BLOCK + 4 * scale_rows(room))
+    return part * PANEL_BLOCKS * (room * words * BLOCK + 4 * scale_rows(room))
 
 
 def slices_of(splits: int) -> int:
@@ -59,20 +58,20 @@ def slices_of(splits: int) -> int:
     return ceil_div(SLICES, splits)
 
 
-def parts_of(splits: int, chunks: int) -> int:
+def parts_of(splits: int, chunks: int, part: int) -> int:
     """Parts of all slices of the block that has most of them: with as many buffers nothing is copied twice."""
-    return slices_of(splits) * ceil_div(chunks, PART)
+    return slices_of(splits) * ceil_div(chunks, part)
 
 
 def fixed_bytes(
-    rows: int, cols: int, words: int, chunks: int, splits: int, warps: int, held: int, panels: int
+    rows: int, cols: int, words: int, part: int, splits: int, warps: int, held: int, panels: int
 ) -> int:
     """Shared memory of a block of so many panels besides its rings: state of buffers, sums of slices, activations."""
     summed = 0 if splits > 1 else min(widest(words, cols, panels, warps) * warps, panels)
     sums = summed * PANEL_ROWS * cols * 4
     if cols == 1:  # whose sums are registers; lanes exchange the dots of two chunks
         sums = min(warps, panels) * 2 * PANEL_ROWS * PANEL_BLOCKS * 4
-    return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, chunks) + UNIT * cols
+    return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, part) + UNIT * cols
 
 
 def stage_bytes(bits: int, span: int, wide: int) -> int:
@@ -84,14 +83,14 @@ def _smem(d: Dims) -> int:
     """Bytes of a block: more than half of a multiprocessor's, so that no two share one while another is empty."""
     words, cols, warps, panels = int(d["WORDS"]), int(d["COLS"]), int(d["warps"]), panels_of(d)
     stage = stage_bytes(int(d["BITS"]), int(d["span"]), widest(words, cols, panels, warps))
-    rows, chunks, splits, held = (int(d[name]) for name in ("rows", "chunks", "splits", "held"))
-    fixed = fixed_bytes(rows, cols, words, chunks, splits, warps, held, panels)
+    rows, splits, held, part = (int(d[name]) for name in ("rows", "splits", "held", "part"))
+    fixed = fixed_bytes(rows, cols, words, min(part, int(d["chunks"])), splits, warps, held, panels)
     return max(SHARED // 2 + 1024, warps * int(d["stages"]) * stage + fixed)
 
 
 def _warps(d: Dims) -> int:
     """Warps of a block: those that multiply, and the one that feeds them."""
-    return int(d["warps"]) + (int(d["held"]) < parts_of(int(d["splits"]), int(d["chunks"])))
+    return int(d["warps"]) + (int(d["held"]) < parts_of(int(d["splits"]), int(d["chunks"]), int(d["part"])))
 
 
 def _geometry(d: Dims) -> Geometry:
@@ -115,11 +114,16 @@ RULES = (
     GRID_RULE,
     between("stages", 1, 16, "the stages that a ring is built for"),
     between("span", 1, 32, "the chunks of one copy"),
+    between("part", 1, 32, "the chunks of a part"),
     between("held", 1, MOST_HELD, "the buffers that the threads of a warp set up"),
     Rule(
         lambda d: int(d["warps"]) >= 1 and _warps(d) <= most_warps(int(d["WORDS"]), int(d["COLS"])),
         "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has at least 1, and at most 20, or, for "
         "many sequences, 12, with the one that feeds them where held = {held} is not all",
+    ),
+    Rule(
+        lambda d: int(d["span"]) == 1 or widest(int(d["WORDS"]), int(d["COLS"]), panels_of(d), int(d["warps"])) == 1,
+        "span = {span} where a warp takes two panels together: a stage has one chunk of each",
     ),
     Rule(
         lambda d: d["scale_rows"] == scale_rows(int(d["rows"])) and int(d["units"]) * UNIT == int(d["K"]),
@@ -147,7 +151,7 @@ def _kernel(name: str, params: tuple[Param, ...], doc: str) -> Kernel:
         params=params,
         args=ARGS,
         geometry=_geometry,
-        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, held=1),
+        derive=derived(_panels, bits=bits, warps=4, stages=3, span=1, held=1, part=6),
         rules=RULES,
         archs=("sm_90a",),
         limits={"registers": 255, "smem": 0, **IN_REGISTERS},

@@ -5,10 +5,7 @@
 
 namespace stream {
 
-// Chunks of a part: the longer, the fewer copies and waits.
-constexpr int PART = 6;
-
-// A part is `part` chunks of a slice. Its buffer holds codes and scales as they come, by columns.
+// A part is `part` chunks of a slice: the longer, the fewer copies and waits. Its buffer holds codes and scales as they come, by columns.
 // Part p of slice s is fill (band * slices + s) * parts + p, or the same without bands where all have room, and goes to
 // buffer (fill % held).
 template <int WORDS, int COLS>
@@ -16,7 +13,7 @@ struct Activations {
   const Order<TOGETHER<WORDS, COLS>>& order;
   unsigned char* memory;  // of the block: the state of the buffers, and from byte `start` on the buffers
   int start;
-  int room, held, chunks, part, KB, rows;
+  int room, held, chunks, part, parts, KB, rows;  // parts: of a slice
   const signed char* codes;  // of all rows; the block has COLS of them at most, `room` in shared memory
   const float* scales;
 
@@ -39,50 +36,12 @@ struct Activations {
   __device__ static int codes_bytes(int rows, int part) { return 8 * part * unit_bytes(rows); }
   __device__ static int bytes(int rows, int part) { return codes_bytes(rows, part) + 4 * part * line_bytes(rows); }
 
-  __device__ int parts() const { return (chunks + part - 1) / part; }
-  __device__ int fills() const { return order.slices * parts(); }  // of a band
+  __device__ int fills() const { return order.slices * parts; }  // of a band
 
   __device__ void init() const {
     if (threadIdx.x >= held) return;
     lane::barrier_init(full(threadIdx.x), 1), lane::barrier_init(empty(threadIdx.x), order.warps);
     lane::barrier_publish();
-  }
-
-  // Part `index` of the band into a buffer, by one warp, which does not wait: in one copy, or in one a line where the launch has
-  // more rows than the block.
-  __device__ void load(int index, int buffer) const {
-    const int l = lane::opaque(threadIdx.x) % 32, first = lane::opaque(blockIdx.y) * COLS;
-    const int slice = order.slice0 + index / parts(), block = lane::slice_begin(slice, KB) + index % parts() * part * 4;
-    const int left = lane::slice_begin(slice + 1, KB) - block, blocks = left < 0 ? 0 : left < 4 * part ? left : 4 * part;
-    unsigned char* to = memory + start + buffer * bytes(room, part);
-    unsigned char* to_scales = to + codes_bytes(room, part);
-    const signed char* from = codes + lane::widened(2 * block, unit_bytes(rows)) + first * 16;
-    const float* from_scales = scales + lane::widened(block, lane::scale_rows(rows)) + first / 16 * 16;
-    // past the end of a slice weights are zeros, which a NaN must not meet
-    for (int i = blocks * line_bytes(room) + l * 16; i < 4 * part * line_bytes(room); i += 32 * 16)
-      lane::store16(to_scales + i, uint4{0, 0, 0, 0});
-    lane::fence_proxy();
-    __syncwarp();
-    if (rows <= COLS) {
-      if (!lane::elected()) return;
-      const int code_bytes = 2 * blocks * unit_bytes(rows), scale_bytes = blocks * line_bytes(rows);
-      lane::barrier_expect(full(buffer), code_bytes + scale_bytes);
-      if (blocks == 0) return;
-      lane::bulk_copy<false>(to, from, code_bytes, full(buffer));
-      lane::bulk_copy<false>(to_scales, from_scales, scale_bytes, full(buffer));
-      return;
-    }
-    const int count = rows - first < COLS ? rows - first : COLS, lines = 2 * blocks * WORDS;
-    const int wide = lane::scale_rows(rows) - first / 16 * 16, scale_bytes = (wide < lane::scale_rows(COLS) ? wide : lane::scale_rows(COLS)) * 4;
-    if (lane::elected()) lane::barrier_expect(full(buffer), lines * count * 16 + blocks * scale_bytes);
-    __syncwarp();
-#pragma unroll 1
-    for (int line = l; line < lines; line += 32)
-      lane::bulk_copy<false>(to + line * room * 16, from + lane::widened(line, rows * 16), count * 16, full(buffer));
-#pragma unroll 1
-    for (int line = l; line < blocks; line += 32)
-      lane::bulk_copy<false>(to_scales + line * line_bytes(room), from_scales + lane::widened(line, lane::scale_rows(rows)), scale_bytes,
-                             full(buffer));
   }
 
   // Whether the first part that a warp brings is ready to go when the launch ahead has ended: a copy of its codes and one of its
@@ -96,19 +55,23 @@ struct Activations {
     int blocks, buffer;
   };
 
-  // load() up to its copies, which read what the launch ahead writes
+  // Part `index` of the band for a buffer, up to its copies, which read what the launch ahead writes
   __device__ Part prepare(int index, int buffer) const {
-    const int l = lane::opaque(threadIdx.x) % 32;
-    const int slice = order.slice0 + index / parts(), block = lane::slice_begin(slice, KB) + index % parts() * part * 4;
-    const int left = lane::slice_begin(slice + 1, KB) - block, blocks = max(0, min(left, 4 * part));
+    const int l = lane::opaque(threadIdx.x) % 32, first = lane::opaque(blockIdx.y) * COLS;
+    const int slice = order.slice0 + index / parts, block = lane::slice_begin(slice, KB) + index % parts * part * 4;
+    const int blocks = max(0, min(lane::slice_begin(slice + 1, KB) - block, 4 * part));
     unsigned char* to = memory + start + buffer * bytes(room, part);
+    // past the end of a slice weights are zeros, which a NaN must not meet
+#pragma unroll 1
     for (int i = blocks * line_bytes(room) + l * 16; i < 4 * part * line_bytes(room); i += 32 * 16)
       lane::store16(to + codes_bytes(room, part) + i, uint4{0, 0, 0, 0});
     lane::fence_proxy();
     __syncwarp();
-    return {to, codes + lane::widened(2 * block, unit_bytes(rows)), scales + lane::widened(block, lane::scale_rows(rows)), blocks, buffer};
+    return {to, codes + lane::widened(2 * block, unit_bytes(rows)) + first * 16,
+            scales + lane::widened(block, lane::scale_rows(rows)) + first / 16 * 16, blocks, buffer};
   }
 
+  // The copies of a part where the block has all rows of the launch: one of codes, one of scales.
   __device__ void start_copies(const Part& p) const {
     if (!lane::elected()) return;
     const int code_bytes = 2 * p.blocks * unit_bytes(rows), scale_bytes = p.blocks * line_bytes(rows);
@@ -116,6 +79,25 @@ struct Activations {
     if (p.blocks == 0) return;
     lane::bulk_copy<false>(p.to, p.from, code_bytes, full(p.buffer));
     lane::bulk_copy<false>(p.to + codes_bytes(room, part), p.from_scales, scale_bytes, full(p.buffer));
+  }
+
+  // Part `index` of the band into a buffer, by one warp, which does not wait: in one copy, or in one a line where the launch has
+  // more rows than the block.
+  __device__ void load(int index, int buffer) const {
+    const Part p = prepare(index, buffer);
+    if (rows <= COLS) return start_copies(p);
+    const int l = lane::opaque(threadIdx.x) % 32, first = lane::opaque(blockIdx.y) * COLS;
+    const int count = rows - first < COLS ? rows - first : COLS, lines = 2 * p.blocks * WORDS;
+    const int wide = lane::scale_rows(rows) - first / 16 * 16, scale_bytes = (wide < lane::scale_rows(COLS) ? wide : lane::scale_rows(COLS)) * 4;
+    if (lane::elected()) lane::barrier_expect(full(buffer), lines * count * 16 + p.blocks * scale_bytes);
+    __syncwarp();
+#pragma unroll 1
+    for (int line = l; line < lines; line += 32)
+      lane::bulk_copy<false>(p.to + line * room * 16, p.from + lane::widened(line, rows * 16), count * 16, full(buffer));
+#pragma unroll 1
+    for (int line = l; line < p.blocks; line += 32)
+      lane::bulk_copy<false>(p.to + codes_bytes(room, part) + line * line_bytes(room), p.from_scales + lane::widened(line, lane::scale_rows(rows)),
+                             scale_bytes, full(buffer));
   }
 
   // By a warp of its own: every fill of every band, each once all warps of the block are done with what its buffer had.
@@ -142,21 +124,21 @@ struct Activations {
     if (lane::elected()) lane::barrier_arrive(empty(p.buffer));
   }
 
-  // Where this lane reads a chunk from tile `tile` on, in bytes of `memory`: its row of ldmatrix, whose matrices are the halves of
-  // a block of two tiles, or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.
+  __device__ int at(const Place& p) const { return start + p.buffer * bytes(room, part); }
+
+  // Where this lane reads a chunk from tile `tile` on: its row of ldmatrix, whose matrices are the halves of a block of two tiles,
+  // or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.
   struct View {
-    int codes, scales;
+    const unsigned char *codes, *scales;
   };
 
   template <int TILES>
   __device__ View view(const Place& p, int tile) const {
-    const int l = lane::opaque(threadIdx.x) % 32, at = start + p.buffer * bytes(room, part), pitch = unit_bytes(room);
-    // one row: matrices are the halves of a chunk and of the next one, and their rows are its blocks, twice
-    if constexpr (COLS == 1)
-      return {at + (l % 4 * 2 + l / 8 % 2 + l / 16 * 8) * pitch, at + codes_bytes(room, part) + lane::place_of_scale(blockIdx.y % 16) * 4};
+    const int l = lane::opaque(threadIdx.x) % 32, pitch = unit_bytes(room);
+    const unsigned char* from = memory + at(p);
     const int matrix = TILES == 1 ? l / 8 * pitch : l / 8 % 2 * pitch + l / 16 * 128;
     const int pair = tile / 2 * 64 + (COLS == 8 ? blockIdx.y : tile) % 2 * 8;
-    return {at + matrix + l % 8 * 16 + tile * 128, at + codes_bytes(room, part) + l % 4 * 16 + pair};
+    return {from + matrix + l % 8 * 16 + tile * 128, from + codes_bytes(room, part) + l % 4 * 16 + pair};
   }
 
   __device__ void next(View& view) const { view.codes += 8 * unit_bytes(room), view.scales += 4 * line_bytes(room); }

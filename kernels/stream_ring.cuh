@@ -4,7 +4,8 @@
 
 namespace stream {
 
-// Copies of the units index, index + warps, .. of a block, `span` neighbouring chunks of each panel at a time.
+// Copies of the units index, index + warps, .. of a block, `span` neighbouring chunks of a panel at a time. Where warps take two
+// panels together span is 1: a copy of each is a stage, which needs no count.
 template <int BYTES, bool TOGETHER>  // of a chunk
 struct Feed {
   const Order<TOGETHER>& order;
@@ -14,7 +15,7 @@ struct Feed {
 
   __device__ bool more() const { return index < order.units; }
   __device__ int count() const { return min(left, span); }
-  __device__ int panels() const { return order.pair(index) ? 2 : 1; }
+  __device__ bool pair() const { return order.pair(index); }
   __device__ const unsigned char* chunk(int panel) const {
     return tiles + lane::widened(at + panel * order.stride * lane::SLICES * chunks, BYTES);
   }
@@ -29,12 +30,12 @@ struct Feed {
   }
 };
 
-// Stages of one warp, room for `span` chunks of BYTES of each panel of the widest unit, and the barrier of each.
+// Stages of one warp, and the barrier of each.
 template <int BYTES>
 struct Ring {
   unsigned char* memory;
   barrier_t* full;
-  int stages, apart, wide, used = 0;  // apart: bytes from a panel of a stage to the next
+  int stages, bytes, used = 0;  // bytes: of a stage
   unsigned parity = 0;
 
   // the lane that sets up is the one that copies; before the others wait, the block must meet
@@ -50,16 +51,21 @@ struct Ring {
   __device__ void fill(FEED& feed, int stage) {
     if (!feed.more()) return;
     if (lane::elected()) {
-      const int bytes = feed.count() * BYTES;
-      lane::barrier_expect(full + stage, feed.panels() * bytes);
-      lane::bulk_copy(at(stage), feed.chunk(0), bytes, full + stage);
-      if (feed.panels() == 2) lane::bulk_copy(at(stage) + apart, feed.chunk(1), bytes, full + stage);
+      if (feed.pair()) {
+        lane::barrier_expect(full + stage, 2 * BYTES);
+        lane::bulk_copy(at(stage), feed.chunk(0), BYTES, full + stage);
+        lane::bulk_copy(at(stage) + BYTES, feed.chunk(1), BYTES, full + stage);
+      } else {
+        const int count = feed.count() * BYTES;
+        lane::barrier_expect(full + stage, count);
+        lane::bulk_copy(at(stage), feed.chunk(0), count, full + stage);
+      }
     }
     feed.next();
     if (!feed.more()) lane::admit_next_launch();
   }
 
-  __device__ unsigned char* at(int stage) const { return memory + stage * wide * apart; }
+  __device__ unsigned char* at(int stage) const { return memory + stage * bytes; }
 
   __device__ const unsigned char* wait() const {
     lane::barrier_wait(full + used, parity);

@@ -18,9 +18,21 @@ struct Row {
   const X& x;
   unsigned char* dots;
 
+  // Where this lane reads the activations of a chunk and of the next one, in bytes of x.memory: its row of ldmatrix, whose
+  // matrices are the halves of the two and whose rows are the blocks, twice; and the scales.
+  struct View {
+    int codes, scales;
+  };
+
+  __device__ View view(const typename X::Place& place) const {
+    const int l = lane_index(), at = x.at(place);
+    return {at + (l % 4 * 2 + l / 8 % 2 + l / 16 * 8) * X::unit_bytes(x.room),
+            at + X::codes_bytes(x.room, x.part) + lane::place_of_scale(blockIdx.y % 16) * 4};
+  }
+
   // sum of row l % 16 += `count` chunks from `stage` on, with the activations at `view`. Products are on their way while the
   // dots before them are scaled and added: a warp alone on its panel waits for little.
-  __device__ void multiply(float& sum, const unsigned char* stage, typename X::View& view, int count) const {
+  __device__ void multiply(float& sum, const unsigned char* stage, View& view, int count) const {
     Dots<1> one;
     if (count > 1) {
       Dots<2> two;
@@ -48,7 +60,7 @@ struct Row {
   __device__ static int lane_index() { return static_cast<int>(threadIdx.x % 32); }
 
   template <int COUNT>
-  __device__ static void next(typename X::View& view) { view.codes += COUNT * CODES, view.scales += COUNT * SCALES; }
+  __device__ static void next(View& view) { view.codes += COUNT * CODES, view.scales += COUNT * SCALES; }
 
   // Dots of rows g and g + 8 with blocks 0 and 1 of each chunk, or for odd t with blocks 2 and 3.
   template <int COUNT>
@@ -130,7 +142,7 @@ __device__ inline void run_row(const WARP& self, typename WARP::X::Place& place,
     float sum = 0.0f;
     for (int rest = x.chunks; rest > 0; x.next(place)) {
       x.wait(place);
-      auto view = x.template view<0>(place, 0);
+      auto view = row.view(place);
       for (int n = min(rest, x.part); n > 0;) {
         if (staged == 0) stage = self.ring.wait(), staged = min((self.order.slices - 1 - slice) * x.chunks + rest, self.feed.span);
         const int count = min(n, staged);

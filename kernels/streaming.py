@@ -1,12 +1,12 @@
 """How the streaming projection is laid over a machine: split, warps, rings, buffers. A choice of speed alone."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.entry import Value
 from kernels.projection_stream import (
     MOST_HELD,
-    PART,
     SCHEDULERS,
     fixed_bytes,
     most_warps,
@@ -20,9 +20,11 @@ from kernels.projections import PANEL_ROWS, SLICES, chunks_of_slice, panel_bytes
 from kernels.rules import SHARED, ceil_div
 
 COLS = (8, 16, 32, 64)
-#: Bytes of weights that a block should have on their way, of two fragments, and of many for which no warp has two
-#: panels. More would stand in front of the activations at the start.
-FLYING, FLYING_OF_TWO, FLYING_ALONE = 75_000, 140_000, 105_000
+#: Chunks of a part, at most: the longer, the fewer copies and waits, unless a short one leaves room for a longer ring.
+PART, SHORT = 6, 3
+#: Bytes of weights that a block should have on their way, and of two fragments. More would stand in front of the
+#: activations at the start.
+FLYING, FLYING_OF_TWO = 75_000, 140_000
 #: Warps of a block: of a slice whose products take less than their bytes, of another, of all slices.
 FEW, MANY, ALL = 10, 20, 17
 
@@ -92,19 +94,31 @@ def layout(work: Work, blocks: int, splits: int, most: int) -> dict[str, Value]:
     row = work.cols == 1
     fastest = FEW if row or (splits > 1 and work.light) else ALL if splits == 1 else MANY
     most = min(most, fastest, most_warps(work.words, work.cols))
-    warps, heavy = _warps(work, each, most), together(work.words, work.cols)
+    warps = _warps(work, each, most)
     wide = widest(work.words, work.cols, each, warps)
     ring = _ring_of_row(work, ceil_div(each, warps) * slices_of(splits) * work.chunks)
-    parts, wanted = parts_of(splits, work.chunks), ring[0] * ring[1] if row else _wanted(work, warps, wide)
-    for least, held in (*itertools.product((wanted, 1), (parts, 2) if heavy else (parts, 4, 3, 2)), (1, 1)):
+    wanted = ring[0] * ring[1] if row else _wanted(work, warps, wide)
+    for least, part, held in _activations(work, splits, wanted):
+        parts = parts_of(splits, work.chunks, part)
         if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.cols):
             continue
-        free = SHARED - fixed_bytes(work.rows, work.cols, work.words, work.chunks, splits, warps, held, each)
+        free = SHARED - fixed_bytes(work.rows, work.cols, work.words, part, splits, warps, held, each)
         chunks = free // (warps * stage_bytes(work.bits, 1, wide))  # of each panel in a warp's ring
         if chunks >= least:
-            stages, span = ring if row and chunks >= wanted else _ring(work, min(chunks, wanted))
-            return {"grid": blocks, "splits": splits, "warps": warps, "stages": stages, "span": span, "held": held}
+            stages, span = ring if row and chunks >= wanted else _ring(work, min(chunks, wanted), wide)
+            shape = {"grid": blocks, "splits": splits, "warps": warps, "stages": stages, "span": span}
+            return {**shape, "held": held, "part": part}
     return {}
+
+
+def _activations(work: Work, splits: int, wanted: int) -> Iterator[tuple[int, int, int]]:
+    """Chunks that a ring then has at least, chunks of a part, and parts that are held; what is tried first is best."""
+    part, heavy = min(PART, work.chunks), together(work.words, work.cols)
+    for least in (wanted, 1):
+        for length in sorted({part, min(part, SHORT)} if heavy else {part}, reverse=True):
+            for held in (parts_of(splits, work.chunks, length), *((2,) if heavy else (4, 3, 2))):
+                yield least, length, held
+    yield 1, part, 1
 
 
 def _warps(work: Work, panels: int, most: int) -> int:
@@ -121,7 +135,7 @@ def _wanted(work: Work, warps: int, wide: int) -> int:
         return 12
     each = warps * wide * panel_bytes(work.bits)
     if together(work.words, work.cols):
-        return max(1, round((FLYING if wide > 1 else FLYING_ALONE) / each))
+        return max(1, round(FLYING / each))
     return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / each)))
 
 
@@ -131,8 +145,8 @@ def _ring_of_row(work: Work, chunks: int) -> tuple[int, int]:
     return (3, span) if chunks >= 4 * span else (2, max(1, chunks // 3))
 
 
-def _ring(work: Work, chunks: int) -> tuple[int, int]:
+def _ring(work: Work, chunks: int, wide: int) -> tuple[int, int]:
     """Stages of a ring, and the chunks of a stage, of so many chunks."""
     spans, least = ((3, 2), 3) if work.light else ((4, 3, 2), 2)
-    span = next((n for n in spans if chunks >= least * n), 1)
+    span = 1 if wide > 1 else next((n for n in spans if chunks >= least * n), 1)
     return min(4, chunks // span), span

@@ -60,9 +60,9 @@ STREAMS = [n for n in FAMILY if n.startswith("projection_stream")]
 #: Layouts of a streaming projection of 5 panels on slices of 3 to 8 chunks, from one of everything to all at once.
 LAYOUTS = (
     {"grid": 1, "warps": 1, "stages": 1, "span": 1, "held": 1},
-    {"grid": 1, "warps": 5, "stages": 3, "span": 1, "held": 2},
+    {"grid": 1, "warps": 5, "stages": 3, "span": 1, "held": 2, "part": 2},
     {"grid": 1, "warps": 2, "stages": 1, "span": 2, "held": 1},
-    {"grid": 2, "warps": 4, "stages": 2, "span": 5, "held": 3},
+    {"grid": 2, "warps": 4, "stages": 2, "span": 5, "held": 3, "part": 1},
     {"grid": 1, "warps": 3, "stages": 1, "span": 2, "held": 16},
     {"grid": 1, "warps": 2, "stages": 2, "span": 1, "held": 2, "splits": 3},
     {"grid": 5, "warps": 1, "stages": 2, "span": 3, "held": 16},
@@ -182,9 +182,18 @@ class TestStream:
         """Pairs, panels alone and shared ones, in bands or not. Red: a panel twice, columns of another quarter."""
         f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
         o = operands(cols - 3, 16 * panels - 5, 32 * 40, words)
-        for stages, span, held in ((1, 1, 1), (2, 2, 2)):
-            got = run(device, f, o, grid=grid, warps=warps, stages=stages, span=span, held=held, splits=splits)
+        for stages, held, part in ((1, 1, 6), (2, 2, 3)):
+            got = run(device, f, o, grid=grid, warps=warps, stages=stages, held=held, part=part, splits=splits)
             assert_same_bits(got, f.expected(o), f"{f} {panels} panels {warps} warps")
+
+    def test_two_panels_come_a_chunk_a_stage(self) -> None:
+        """Longer stages are refused where a warp takes two panels, and only there. Red: chunks that no warp reads."""
+        f = wide("projection_stream", 64)
+        dims = {"rows": 64, "K": 512, "grid": 1, "warps": 4, "stages": 1, "span": 2}
+
+        resolve(f.instance, {**dims, "N": 16 * 4})
+        with pytest.raises(LanelockError, match="span = 2 where a warp takes two panels together"):
+            resolve(f.instance, {**dims, "N": 16 * 5})
 
     @pytest.mark.parametrize(("cols", "warps", "held"), [(8, 19, 1), (8, 20, 8), (64, 11, 1), (64, 12, 8)])
     def test_the_most_warps_are_taken(self, device: Device, cols: int, warps: int, held: int) -> None:

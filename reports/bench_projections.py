@@ -33,7 +33,7 @@ REPEATS, PREFILL_REPEATS = 15, 5
 #: Launches of a shape that are timed together, at least.
 LEAST_LAUNCHES = 4
 #: What a layout of a launch is: these dims, where the kernel has them.
-LAYOUT = ("grid", "splits", "warps", "stages", "span", "width", "held")
+LAYOUT = ("grid", "splits", "warps", "stages", "span", "width", "held", "part")
 
 
 @dataclass(frozen=True, slots=True)
