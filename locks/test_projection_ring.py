@@ -285,6 +285,17 @@ class TestWork:
 
             assert {k: counted[k] for k in expected} == expected, f"{f} {rows} rows, {N} outputs"
 
+    @pytest.mark.parametrize("span", [2, 3, 4, 5, 6])
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_products_do_not_depend_on_the_stage(self, device: Device, name: str, span: int) -> None:
+        """Stages of some chunks of a slice, or of all 6: as many products. Red: a chunk multiplied that nobody adds."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        f = form(name)
+        counted = watched(device, f.case(operands(1, 48, 8 * 6 * 128, f.words), span=span, stages=2))
+
+        assert counted["mma_s8"] == work(f, 1, 48, 8 * 6 * 128)["mma_s8"], f"{f} {span} chunks a stage"
+
     @pytest.mark.parametrize("name", able(splits=8))
     def test_planes_are_stored_once(self, device: Device, name: str) -> None:
         """A split stores 8 planes, each element once, whatever the split. Red: a slice stored by two blocks."""

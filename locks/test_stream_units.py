@@ -79,11 +79,12 @@ class TestUnits:
 
     @pytest.mark.parametrize("panels", range(1, 2 * WARPS + 1))
     def test_one_band_is_as_even_as_whole_panels_can_be(self, device: Device, panels: int) -> None:
-        """The warps that are chosen for up to two panels each. Red: pairs on one scheduler, singles on another."""
+        """The warps that are chosen for up to two panels each. Red: pairs on one scheduler, a second band."""
         warps = int(layout(Work(panels, 5, 64, 1, 8, 64), 1, 8, WARPS)["warps"])
         shared = shared_out(device, 1, panels, warps)
 
         assert max(shared.loads()) == QUARTERS * ceil_div(panels, SCHEDULERS), shared.loads()
+        assert len(shared.blocks[0]) <= warps, f"{len(shared.blocks[0])} units of {warps} warps"
 
     @pytest.mark.parametrize("panels", range(1, WARPS + 1))
     def test_a_panel_a_warp_is_not_doubled(self, device: Device, panels: int) -> None:
@@ -93,6 +94,11 @@ class TestUnits:
                 continue
             units = [len(u) for b in shared_out(device, grid, panels * grid - more, panels).blocks for u in b]
             assert units == [QUARTERS] * (panels * grid - more), f"{grid} {more}"
+
+    @pytest.mark.parametrize(("panels", "warps", "most"), [(8 * 132 + 60, 8, 9), (16 * 132 + 64, 10, 17)])
+    def test_two_blocks_share_what_is_left_over(self, device: Device, panels: int, warps: int, most: int) -> None:
+        """8.5 and 16.5 panels a block, of four schedulers. Red: a whole panel more for half of the blocks."""
+        assert max(shared_out(device, 132, panels, warps).loads()) == most
 
     @pytest.mark.parametrize(
         ("N", "K", "planes", "most"),
