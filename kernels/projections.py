@@ -82,6 +82,16 @@ SIZE_RULES = (
     between("rows", 1, 2**24, "the rows that 32-bit tile counts and the third grid axis can hold"),
     *WEIGHT_RULES,
     *row_pitch("y_pitch", "N", 1),
+    Rule(
+        lambda d: (
+            d["chunks"] == chunks_of_slice(int(d["K"]) // BLOCK) and d["panels"] == ceil_div(int(d["N"]), PANEL_ROWS)
+        ),
+        "chunks = {chunks} and panels = {panels} do not follow from {N} rows of K = {K}",
+    ),
+    Rule(
+        lambda d: d["panel_bytes"] in (panel_bytes(8), panel_bytes(4)),
+        "panel_bytes = {panel_bytes} is not that of 16 rows of a chunk",
+    ),
 )
 GRID_RULE = between("grid", 1, GRID_X, "the blocks that one grid axis can hold")
 ONE_PLANE = Rule(

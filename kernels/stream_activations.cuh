@@ -1,4 +1,5 @@
-// The activations of a streaming projection: parts of a slice in shared memory, filled by a warp of their own.
+// The activations of a streaming projection: parts of a slice in shared memory, brought once where all have room, else by a warp of
+// their own.
 #pragma once
 #include "columns.cuh"
 #include "stream_units.cuh"

@@ -8,9 +8,10 @@ from harness.device import Device
 from harness.ptx import census, most_threads
 from harness.run import run_once
 from kernels.entry import Instance, resolve
-from kernels.projections import panel_bytes
+from kernels.projections import PANEL_BLOCKS, chunks_of_slice, panel_bytes
 from kernels.rules import SHARED
 from kernels.streaming import streams
+from locks.far import assert_same_far_away
 from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run, width
 from locks.support import assert_same_bits, watched
 from locks.test_compile import compiled, instances
@@ -73,8 +74,17 @@ LAYOUTS = (
 #: warp; planes; a warp without a panel.
 SHARES = (
     (2, 17, 6, 1), (2, 17, 8, 1), (3, 25, 7, 1), (4, 17, 3, 1), (1, 5, 4, 1), (1, 7, 2, 1), (1, 3, 1, 1), (1, 6, 4, 8),
-    (1, 4, 5, 1),
+    (1, 4, 5, 1), (1, 2, 1, 1), (4, 34, 6, 1),
 )  # fmt: skip  # a list
+#: Kernel, columns, rows, outputs, blocks of K and layout: pairs of Q4; pairs and single panels in a second group of
+#: rows, in parts and stages of several chunks; a part without a block beside more rows; blocks with fewer slices.
+CORNERS = (
+    ("projection_stream_q4", 64, 61, 75, 40, {"grid": 1, "warps": 4, "stages": 2, "held": 2}),
+    ("projection_stream", 64, 69, 75, 40, {"grid": 1, "warps": 4, "stages": 2, "held": 2}),
+    ("projection_stream", 64, 69, 75, 83, {"grid": 1, "warps": 5, "stages": 2, "span": 3, "held": 2, "part": 2}),
+    ("projection_stream", 8, 11, 20, 36, {"grid": 1, "warps": 1, "stages": 1, "held": 2, "part": 1}),
+    ("projection_stream", 8, 3, 112, 36, {"grid": 1, "warps": 6, "stages": 16, "held": 2, "part": 2, "splits": 3}),
+)
 
 
 def wide(name: str, cols: int) -> Form:
@@ -111,6 +121,15 @@ class TestStream:
         counted = watched(device, form(name).case(operands(3, 75, 32 * 230, 1), **layout))
 
         assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0), f"{name} {layout}"
+
+    def test_pairs_admit_the_next_launch_behind_the_last_request(self, device: Device) -> None:
+        """The same of two panels a warp. Red: admitted with the first pair."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        case = wide("projection_stream", 64).case(operands(61, 75, 32 * 40, 1), grid=1, warps=4, stages=1, held=1)
+        counted = watched(device, case)
+
+        assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0)
 
     @pytest.mark.parametrize(
         ("name", "cols", "rows"),
@@ -182,9 +201,27 @@ class TestStream:
         """Pairs, panels alone and shared ones, in bands or not. Red: a panel twice, columns of another quarter."""
         f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
         o = operands(cols - 3, 16 * panels - 5, 32 * 40, words)
-        for stages, held, part in ((1, 1, 6), (2, 2, 3)):
+        for stages, held, part in ((1, 1, 6), (2, 2, 1)):
             got = run(device, f, o, grid=grid, warps=warps, stages=stages, held=held, part=part, splits=splits)
             assert_same_bits(got, f.expected(o), f"{f} {panels} panels {warps} warps")
+
+    @pytest.mark.parametrize(("name", "cols", "rows", "N", "KB", "layout"), CORNERS)
+    def test_corners_are_the_contract(
+        self, device: Device, name: str, cols: int, rows: int, N: int, KB: int, layout: dict[str, int]
+    ) -> None:
+        """What no other shape of these locks has. Red: panels of a pair of Q4 in one place, rows of another group."""
+        f, o = wide(name, cols), operands(rows, N, 32 * KB, 1)
+
+        assert_same_bits(run(device, f, o, **layout), f.expected(o), f"{f} {layout}")
+
+    @pytest.mark.parametrize(("cols", "rows", "splits", "pitch"), [(16, 9, 1, 2**29 + 8), (8, 3, 8, 2**28 + 8)])
+    def test_outputs_far_apart_are_reached(
+        self, device: Device, cols: int, rows: int, splits: int, pitch: int
+    ) -> None:
+        """Rows and planes more than 2^31 elements apart. Red: a step of seven rows, or a plane, in 32 bits."""
+        case = wide("projection_stream", cols).case(operands(rows, 37, 288, 1), splits=splits)
+
+        assert_same_far_away(device, case, y_pitch=pitch)
 
     def test_two_panels_come_a_chunk_a_stage(self) -> None:
         """Longer stages are refused where a warp takes two panels, and only there. Red: chunks that no warp reads."""
@@ -285,7 +322,20 @@ class TestWork:
 
             assert {k: counted[k] for k in expected} == expected, f"{f} {rows} rows, {N} outputs"
 
-    @pytest.mark.parametrize("span", [2, 3, 4, 5, 6])
+    @pytest.mark.parametrize(("cols", "words"), [(64, 1), (32, 2)])
+    def test_a_shared_panel_is_computed_once(self, device: Device, cols: int, words: int) -> None:
+        """Two blocks have 8 panels each, in pairs, and half of one. Red: the same columns by both of its warps."""
+        if device.properties.kind != "host":
+            pytest.skip("not run: work is counted on the host device only")
+        rows, N, KB = cols - 3, 16 * 17 - 5, 40
+        f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
+        counted = watched(device, f.case(operands(rows, N, 32 * KB, words), grid=2, warps=6, stages=1, held=1))
+        padded = 8 * PANEL_BLOCKS * chunks_of_slice(KB)  # blocks of K as they are stored
+
+        assert (counted["store_bytes"], counted["stored_again"]) == (rows * N * 4, 0)
+        assert counted["mma_s8"] == ceil_to(N, 16) * cols * words * padded // 128
+
+    @pytest.mark.parametrize("span", [2, 5])
     @pytest.mark.parametrize("name", STREAMS)
     def test_products_do_not_depend_on_the_stage(self, device: Device, name: str, span: int) -> None:
         """Stages of some chunks of a slice, or of all 6: as many products. Red: a chunk multiplied that nobody adds."""
