@@ -25,6 +25,7 @@ COLS = Param("COLS", (8, 16, 32, 64))
 COLS_Q4 = Param("COLS", (1, *COLS.values))
 MOST_HELD = 32  # buffers of activations
 SCHEDULERS = 4  # of a multiprocessor
+MOST_OF_MANY = 12  # warps of a block of many sequences
 #: Activations by columns, of which a part is one copy.
 CODES = Buffer("codes", "i8", ("units", "WORDS", "rows", UNIT), "r", align=16)
 SCALES = Buffer("scales", "f32", ("KB", "scale_rows"), "r", align=16)
@@ -39,7 +40,7 @@ def together(words: int, cols: int) -> bool:
 
 def most_warps(words: int, cols: int) -> int:
     """Warps of a block, as kernels/projection_stream.cu is compiled: many sums leave registers for fewer."""
-    return 12 if together(words, cols) else 20
+    return MOST_OF_MANY if together(words, cols) else 20
 
 
 def widest(words: int, cols: int, panels: int, warps: int) -> int:
@@ -117,9 +118,14 @@ RULES = (
     between("part", 1, 32, "the chunks of a part"),
     between("held", 1, MOST_HELD, "the buffers that the threads of a warp set up"),
     Rule(
-        lambda d: int(d["warps"]) >= 1 and _warps(d) <= most_warps(int(d["WORDS"]), int(d["COLS"])),
-        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has at least 1, and at most 20, or, for "
-        "many sequences, 12, with the one that feeds them where held = {held} is not all",
+        lambda d: together(int(d["WORDS"]), int(d["COLS"])) or 1 <= int(d["warps"]) <= _warps(d) <= most_warps(1, 1),
+        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has 1 to 20, with the one that feeds them "
+        "where held = {held} parts are not all",
+    ),
+    Rule(
+        lambda d: not together(int(d["WORDS"]), int(d["COLS"])) or 1 <= int(d["warps"]) <= _warps(d) <= MOST_OF_MANY,
+        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has 1 to 12, with the one that feeds them "
+        "where held = {held} parts are not all",
     ),
     Rule(
         lambda d: int(d["span"]) == 1 or widest(int(d["WORDS"]), int(d["COLS"]), panels_of(d), int(d["warps"])) == 1,
@@ -135,8 +141,8 @@ RULES = (
     ),
     Rule(
         lambda d: _smem(d) <= SHARED,
-        f"{{warps}} rings of {{stages}} stages and {{held}} parts of {{rows}} rows of K = {{K}} exceed {SHARED} bytes "
-        "of shared memory",
+        "{warps} rings of {stages} stages of {span} chunks, and {held} parts of {part} chunks of {rows} rows of "
+        f"{{WORDS}} words, exceed {SHARED} bytes of shared memory",
     ),
 )
 
