@@ -18,11 +18,11 @@ namespace stream {
 template <int WORDS, int COLS>
 constexpr int MOST_WARPS = TOGETHER<WORDS, COLS> ? 12 : 20;
 
-// Fences between products of a warp with the sums of two panels of 64 words: bit 4 b + j / 2 stands for tiles j and j + 1 of block b.
-// With fewer of them the compiler has more products on their way than there are registers beside the sums; with more, fewer
+// Fences between products of a warp with the sums of two panels of 64 words, or with nibbles to take apart: bit 4 b + j / 2 stands for
+// tiles j and j + 1 of block b. With fewer of them the compiler has more products on their way than there are registers beside the sums; with more, fewer
 // additions find a scale of the one before them at hand, and a register file gives two operands a cycle, where they have three.
-template <int WORDS>
-constexpr unsigned FENCES = WORDS == 2 ? 0xFFFF : 0x0849;
+template <class W, int WORDS, int SUMS>
+constexpr unsigned FENCES = W::PAIRS ? 0xEEEE : SUMS < 16 ? 0 : WORDS == 2 ? 0xFFFF : 0x0849;
 
 // Sums of tiles j .. j + COUNT - 1 += dots on MAGIC of a block of each panel, times scales s[][b] of its rows and `by` of the
 // columns 2t and 2t + 1 of every tile. What shares a scale stands together.
@@ -55,7 +55,7 @@ __device__ inline void multiply(float (&acc)[PANELS][TILES][4], const unsigned (
   const unsigned char *codes = at.codes + 2 * b * X::unit_bytes(x.room), *scales = at.scales + b * X::line_bytes(x.room);
 #pragma unroll
   for (int j = 0; j < TILES; j += 2) {
-    if (W::PAIRS ? j > 0 : PANELS * TILES == 16 && FENCES<WORDS> >> (4 * b + j / 2) & 1) __syncwarp();
+    if (FENCES<W, WORDS, PANELS * TILES> >> (4 * b + j / 2) & 1) __syncwarp();
     int d[PANELS][2][WORDS][4];
 #pragma unroll
     for (int word = 0; word < WORDS; ++word) {
@@ -174,6 +174,7 @@ struct Warp {
   // One unit: tiles from `tile` on, of PANELS panels, through all slices.
   template <int PANELS, int TILES>
   __device__ void run(typename X::Place& place, int unit, int tile) const {
+    constexpr bool EACH = PANELS == 2;  // a chunk of each is a stage: nothing is to be counted
     const unsigned char* stage = nullptr;
     int staged = 0;  // chunks of the stage that are not multiplied
     for (int slice = 0; slice < order.slices; ++slice) {
@@ -182,13 +183,13 @@ struct Warp {
         x.wait(place);
         typename X::View view = x.template view<TILES>(place, tile);
         for (int n = rest < x.part ? rest : x.part; n > 0; --n, --rest, x.next(view), stage += W::BYTES) {
-          if (PANELS == 2 || staged == 0) {
+          if (EACH || staged == 0) {
             const int left = (order.slices - 1 - slice) * x.chunks + rest;  // of the panel
-            stage = ring.wait(), staged = PANELS == 2 || left < feed.span ? left : feed.span;
+            stage = ring.wait(), staged = EACH || left < feed.span ? left : feed.span;
           }
           // the stage is read once its last chunk is in registers
           const auto release = [&] {
-            if (PANELS == 2 || --staged == 0) ring.refill(feed);
+            if (EACH || --staged == 0) ring.refill(feed);
           };
           multiply_chunk<W, WORDS>(sums, stage, x, view, release);
         }

@@ -25,7 +25,7 @@ COLS = Param("COLS", (8, 16, 32, 64))
 COLS_Q4 = Param("COLS", (1, *COLS.values))
 MOST_HELD = 32  # buffers of activations
 SCHEDULERS = 4  # of a multiprocessor
-MOST_OF_MANY = 12  # warps of a block of many sequences
+MOST, MOST_OF_MANY = 20, 12  # warps of a block, and of one of many sequences
 #: Activations by columns, of which a part is one copy.
 CODES = Buffer("codes", "i8", ("units", "WORDS", "rows", UNIT), "r", align=16)
 SCALES = Buffer("scales", "f32", ("KB", "scale_rows"), "r", align=16)
@@ -40,7 +40,7 @@ def together(words: int, cols: int) -> bool:
 
 def most_warps(words: int, cols: int) -> int:
     """Warps of a block, as kernels/projection_stream.cu is compiled: many sums leave registers for fewer."""
-    return MOST_OF_MANY if together(words, cols) else 20
+    return MOST_OF_MANY if together(words, cols) else MOST
 
 
 def widest(words: int, cols: int, panels: int, warps: int) -> int:
@@ -108,6 +108,15 @@ def panels_of(d: Dims) -> int:
     return ceil_div(_panels(d), int(d["grid"]))
 
 
+def _warps_rule(many: bool, most: int) -> Rule:
+    """The warps of a block of many sequences, or of another, which has other limits."""
+    return Rule(
+        lambda d: together(int(d["WORDS"]), int(d["COLS"])) != many or 1 <= int(d["warps"]) <= _warps(d) <= most,
+        f"warps = {{warps}} of a block of {{COLS}} sequences of {{WORDS}} words: it has 1 to {most}, with the one that "
+        "feeds them where held = {held} parts are not all",
+    )
+
+
 RULES = (
     *SIZE_RULES,
     *SPLIT_RULES,
@@ -117,16 +126,7 @@ RULES = (
     between("span", 1, 32, "the chunks of one copy"),
     between("part", 1, 32, "the chunks of a part"),
     between("held", 1, MOST_HELD, "the buffers that the threads of a warp set up"),
-    Rule(
-        lambda d: together(int(d["WORDS"]), int(d["COLS"])) or 1 <= int(d["warps"]) <= _warps(d) <= most_warps(1, 1),
-        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has 1 to 20, with the one that feeds them "
-        "where held = {held} parts are not all",
-    ),
-    Rule(
-        lambda d: not together(int(d["WORDS"]), int(d["COLS"])) or 1 <= int(d["warps"]) <= _warps(d) <= MOST_OF_MANY,
-        "warps = {warps} of a block of {COLS} sequences of {WORDS} words: it has 1 to 12, with the one that feeds them "
-        "where held = {held} parts are not all",
-    ),
+    *(_warps_rule(many, most) for many, most in ((False, MOST), (True, MOST_OF_MANY))),
     Rule(
         lambda d: int(d["span"]) == 1 or widest(int(d["WORDS"]), int(d["COLS"]), panels_of(d), int(d["warps"])) == 1,
         "span = {span} where a warp takes two panels together: a stage has one chunk of each",

@@ -77,20 +77,19 @@ WEIGHT_RULES = (
     multiple("K", BLOCK, "the elements that share one scale"),
     between("K", BLOCK, 2**24, "the elements whose offsets inside a row fit 32 bits"),
     Rule(lambda d: int(d["KB"]) * BLOCK == int(d["K"]), "KB = {KB} is not K / 32, K = {K}"),
+    Rule(lambda d: int(d["half"]) * 2 == int(d["K"]), "half = {half} is not K / 2, K = {K}"),
+    Rule(
+        lambda d: d["panel_bytes"] == panel_bytes(int(d.get("bits", 8))),
+        "panel_bytes = {panel_bytes} is not that of 16 rows of a chunk",
+    ),
 )
 SIZE_RULES = (
     between("rows", 1, 2**24, "the rows that 32-bit tile counts and the third grid axis can hold"),
     *WEIGHT_RULES,
     *row_pitch("y_pitch", "N", 1),
     Rule(
-        lambda d: (
-            d["chunks"] == chunks_of_slice(int(d["K"]) // BLOCK) and d["panels"] == ceil_div(int(d["N"]), PANEL_ROWS)
-        ),
+        lambda d: d["chunks"] == chunks_of_slice(int(d["KB"])) and d["panels"] == ceil_div(int(d["N"]), PANEL_ROWS),
         "chunks = {chunks} and panels = {panels} do not follow from {N} rows of K = {K}",
-    ),
-    Rule(
-        lambda d: d["panel_bytes"] in (panel_bytes(8), panel_bytes(4)),
-        "panel_bytes = {panel_bytes} is not that of 16 rows of a chunk",
     ),
 )
 GRID_RULE = between("grid", 1, GRID_X, "the blocks that one grid axis can hold")

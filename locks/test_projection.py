@@ -426,6 +426,8 @@ class TestRefusals:
             ("projection_stream", {"chunks": 3}, "chunks = 3 and panels = 1 do not follow from 16 rows of K = 512"),
             ("gemm_tc_tiled", {"panels": 2}, "chunks = 1 and panels = 2 do not follow from 16 rows of K = 512"),
             ("gemm_tc_tiled", {"panel_bytes": 16}, "panel_bytes = 16 is not that of 16 rows of a chunk"),
+            ("gemm_tc_tiled", {"panel_bytes": 1152}, "panel_bytes = 1152 is not that of 16 rows of a chunk"),
+            ("gemm_tc_q4", {"half": 1}, "half = 1 is not K / 2, K = 512"),
             ("projection_stream", {"warps": 21}, "warps = 21 of a block of 8 sequences"),
             ("projection_stream", {"N": 2**24, "K": 2**20}, "exceed what an int can count"),
             ("projection_stream", {"scale_rows": 32}, "scale_rows = 32 and units = 32 do not follow from 1 rows"),

@@ -13,7 +13,7 @@ from kernels.rules import SHARED
 from kernels.streaming import streams
 from locks.far import assert_same_far_away
 from locks.projections import FAMILY, LOWERINGS, Q4_LOWERINGS, Form, Operands, able, form, forms, operands, run, width
-from locks.support import assert_same_bits, watched
+from locks.support import Case, assert_same_bits, watched
 from locks.test_compile import compiled, instances
 from oracle.bits import projection as contract
 from oracle.errors import LanelockError
@@ -92,6 +92,18 @@ def wide(name: str, cols: int) -> Form:
     return Form(name, {**form(name).template, "COLS": cols})
 
 
+def counts_or_skip(device: Device) -> None:
+    """Only the host device counts work: on another the lock is not run."""
+    if device.properties.kind != "host":
+        pytest.skip("not run: work is counted on the host device only")
+
+
+def assert_admitted_behind_requests(device: Device, case: Case) -> None:
+    """Every thread has admitted the next launch, and has asked for no weights after that."""
+    counted = watched(device, case)
+    assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0), str(case.dims)
+
+
 class TestStream:
     """The streaming projection is the contract for every layout."""
 
@@ -116,20 +128,15 @@ class TestStream:
 
         Earlier, and the rings of the next launch would be full before this one ends; later, and nobody would read.
         """
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
-        counted = watched(device, form(name).case(operands(3, 75, 32 * 230, 1), **layout))
-
-        assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0), f"{name} {layout}"
+        counts_or_skip(device)
+        assert_admitted_behind_requests(device, form(name).case(operands(3, 75, 32 * 230, 1), **layout))
 
     def test_pairs_admit_the_next_launch_behind_the_last_request(self, device: Device) -> None:
         """The same of two panels a warp. Red: admitted with the first pair."""
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
+        counts_or_skip(device)
         case = wide("projection_stream", 64).case(operands(61, 75, 32 * 40, 1), grid=1, warps=4, stages=1, held=1)
-        counted = watched(device, case)
 
-        assert (counted["admitted"], counted["streamed_late"]) == (counted["threads"], 0)
+        assert_admitted_behind_requests(device, case)
 
     @pytest.mark.parametrize(
         ("name", "cols", "rows"),
@@ -201,8 +208,10 @@ class TestStream:
         """Pairs, panels alone and shared ones, in bands or not. Red: a panel twice, columns of another quarter."""
         f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
         o = operands(cols - 3, 16 * panels - 5, 32 * 40, words)
-        for stages, held, part in ((1, 1, 6), (2, 2, 1)):
-            got = run(device, f, o, grid=grid, warps=warps, stages=stages, held=held, part=part, splits=splits)
+        alone = panels <= grid * warps  # where no warp has a pair a stage may be longer
+        for stages, span, held, part in ((1, 1, 1, 6), (2, 1 + alone, 2, 1)):
+            dims = {"stages": stages, "span": span, "held": held, "part": part}
+            got = run(device, f, o, grid=grid, warps=warps, splits=splits, **dims)
             assert_same_bits(got, f.expected(o), f"{f} {panels} panels {warps} warps")
 
     @pytest.mark.parametrize(("name", "cols", "rows", "N", "KB", "layout"), CORNERS)
@@ -312,8 +321,7 @@ class TestWork:
 
         Red: more threads than outputs, wrapping (fault 13); the same number stored by two threads.
         """
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
+        counts_or_skip(device)
         # a part of a tile, and tiles that are full: a tile more would store nothing and still be work
         formula = work_of_warpgroups if "wg" in f.name else work
         for rows, N in ((1 if f.name == "gemv_rows" else 5, 70), (width(f), 128)):
@@ -325,8 +333,7 @@ class TestWork:
     @pytest.mark.parametrize(("cols", "words"), [(64, 1), (32, 2)])
     def test_a_shared_panel_is_computed_once(self, device: Device, cols: int, words: int) -> None:
         """Two blocks have 8 panels each, in pairs, and half of one. Red: the same columns by both of its warps."""
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
+        counts_or_skip(device)
         rows, N, KB = cols - 3, 16 * 17 - 5, 40
         f = Form("projection_stream", {"WORDS": words, "BITS": 8, "COLS": cols})
         counted = watched(device, f.case(operands(rows, N, 32 * KB, words), grid=2, warps=6, stages=1, held=1))
@@ -339,8 +346,7 @@ class TestWork:
     @pytest.mark.parametrize("name", STREAMS)
     def test_products_do_not_depend_on_the_stage(self, device: Device, name: str, span: int) -> None:
         """Stages of some chunks of a slice, or of all 6: as many products. Red: a chunk multiplied that nobody adds."""
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
+        counts_or_skip(device)
         f = form(name)
         counted = watched(device, f.case(operands(1, 48, 8 * 6 * 128, f.words), span=span, stages=2))
 
@@ -349,8 +355,7 @@ class TestWork:
     @pytest.mark.parametrize("name", able(splits=8))
     def test_planes_are_stored_once(self, device: Device, name: str) -> None:
         """A split stores 8 planes, each element once, whatever the split. Red: a slice stored by two blocks."""
-        if device.properties.kind != "host":
-            pytest.skip("not run: work is counted on the host device only")
+        counts_or_skip(device)
         f = form(name)
         for splits in (2, 5, 8):
             counted = watched(device, f.case(operands(3, 70, 288, f.words), splits=splits))
