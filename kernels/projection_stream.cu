@@ -4,7 +4,7 @@
 // stage; no barrier of the block stands in the stream, and no warp waits for a sum of another. With the slices split over
 // blockIdx.z every slice sum is stored to its plane.
 //
-// A launch fills its rings before it waits for the one ahead of it: weights depend on nothing. It admits the next one when
+// A launch asks for weights before it waits for the one ahead of it: they depend on nothing. It admits the next one when
 // it has asked for its last weights, so that the memory is never without a request: earlier, and the rings of the next launch
 // would be full before this one ends, and nothing left to ask for in between.
 #include "projection_tile.cuh"
@@ -18,11 +18,18 @@ namespace stream {
 template <int WORDS, int COLS>
 constexpr int MOST_WARPS = TOGETHER<WORDS, COLS> ? 12 : 20;
 
-// Fences between products of a warp with the sums of two panels of 64 words, or with nibbles to take apart: bit 4 b + j / 2 stands for
-// tiles j and j + 1 of block b. With fewer of them the compiler has more products on their way than there are registers beside the sums; with more, fewer
-// additions find a scale of the one before them at hand, and a register file gives two operands a cycle, where they have three.
+// Whether the products of a stage take longer than the next one needs to come.
+template <int WORDS, int COLS>
+constexpr bool SLOW = WORDS * COLS >= 32;
+
+// Fences between products of a warp, of the best of a few hundred masks on an H200: bit 4 b + j / 2 stands for tiles j and j + 1 of
+// block b. The compiler moves no load and no addition over one, and so has the products on their way, and the scales at hand, for
+// which there are registers beside the sums; a register file gives two operands a cycle, where additions have three.
 template <class W, int WORDS, int SUMS>
-constexpr unsigned FENCES = W::PAIRS ? 0xEEEE : SUMS < 16 ? 0 : WORDS == 2 ? 0xFFFF : 0x0849;
+constexpr unsigned FENCES = W::PAIRS     ? 0xEEEE
+                            : SUMS == 16 ? (WORDS == 1 ? 0x3224 : 0xFFFF)
+                            : SUMS == 8  ? (WORDS == 1 ? 0x0042 : 0x1000)
+                                         : 0;
 
 // Sums of tiles j .. j + COUNT - 1 += dots on MAGIC of a block of each panel, times scales s[][b] of its rows and `by` of the
 // columns 2t and 2t + 1 of every tile. What shares a scale stands together.
@@ -231,42 +238,53 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   const bool split = gridDim.z > 1;
   const int room = COLS == 1 || rows > COLS ? COLS : rows, stage_bytes = order.wide() * span * W::BYTES;
 
-  // state and barriers of the block come first, where no register holds their addresses
-  unsigned char* free = memory + X::STATE_BYTES;
+  // State and barriers of the block come first, where no register holds their addresses, then the activations, whose places follow
+  // from the least: the first of them are waited for.
+  const X x{order, memory, room, held, chunks, part, parts, KB, rows, codes, scales};
+  unsigned char* free = memory + X::STATE_BYTES + held * X::bytes(room, part) + X::BEHIND;
   const auto take = [&](int bytes) { return free += bytes, free - bytes; };
   const int sums = COLS == 1 ? stream::Row<W, X>::BYTES : split ? 0 : TILES * 512;  // bytes of a panel's
   unsigned char* totals = take(min(order.wide() * warps, order.panels) * sums) + order.index(warp) * sums;
   unsigned char* stage_memory = take(warps * stages * stage_bytes);
-  const int start = static_cast<int>(take(held * X::bytes(room, part) + X::BEHIND) - memory);
   barrier_t* full = reinterpret_cast<barrier_t*>(free);
-  const X x{order, memory, start, room, held, chunks, part, parts, KB, rows, codes, scales};
   stream::Ring<W::BYTES> ring{stage_memory + warp * stages * stage_bytes, full + warp * stages, stages, stage_bytes};
   stream::Feed<W::BYTES, TOGETHER> feed{order, tiles, chunks, span, warp};
 
-  // the activations of one row wait for what was asked for before them: the last stage is asked for behind them
-  const int early = COLS == 1 ? stages - 1 : stages;
-
+  // Stages that are asked for before the activations, which wait behind them: one row needs all but the last, and where products
+  // are slow one is enough.
+  constexpr bool SLOW = stream::SLOW<WORDS, COLS>;
+  const int early = COLS == 1 ? stages - 1 : SLOW && !resident ? 1 : stages;
+  const auto fill = [&](int begin, int end) {
+#pragma unroll 1
+    for (int i = begin; i < end; ++i) ring.fill(feed, i);
+  };
   if (warp < warps) {
     ring.init();
     feed.enter();
     if (!feed.more()) lane::admit_next_launch();
-#pragma unroll 1
-    for (int i = 0; i < early; ++i) ring.fill(feed, i);
+    fill(0, early);
   }
-  x.init();
-  __syncthreads();
-  const bool brings = x.ahead() && order.panels > 0 && (resident ? warp < x.fills() : warp == warps);
-  typename X::Part first;  // what a warp brings first
-  if (brings) first = x.prepare(resident ? warp : 0, resident ? warp : 0);
+
+  // The first parts are asked for before the block meets: one that starts when the launch ahead has ended is waited for. Where
+  // products are slow that is one part, which the others would delay.
+  const int brings = order.panels == 0 ? -1 : resident ? warp : warp - warps;
+  const bool whole = rows <= COLS, one = SLOW && resident && whole, ahead = whole && brings >= 0 && brings < (one ? 1 : x.fills());
+  if (brings >= 0) x.init(brings, resident ? warps : 1);
+  typename X::Part first;
+  if (ahead) first = x.prepare(brings, brings);
   lane::await_launches_before();
-  if (brings) x.start_copies(first);
+  if (ahead) x.start_copies(first);
+  __syncthreads();
   if (warp == warps) {
     lane::admit_next_launch();
-    return x.feed();
+    return x.feed(ahead);
   }
-  if (resident && order.panels > 0)
-    for (int fill = x.ahead() ? warp + warps : warp; fill < x.fills(); fill += warps) x.load(fill, fill);
-  if (COLS == 1) ring.fill(feed, early);
+  fill(early, stages);
+  if (resident && brings >= 0)
+    for (int index = one ? warps - warp : ahead ? warp + warps : warp; index < x.fills(); index += warps) {
+      if (one) x.wait({0, 0});
+      x.load(index, index);
+    }
 
   typename X::Place place{0, 0};
   const stream::Warp<W, WORDS, COLS> self{order, x, ring, feed, reinterpret_cast<float*>(totals), y, y_pitch, rows, N, split, resident};

@@ -12,8 +12,7 @@ namespace stream {
 template <int WORDS, int COLS>
 struct Activations {
   const Order<TOGETHER<WORDS, COLS>>& order;
-  unsigned char* memory;  // of the block: the state of the buffers, and from byte `start` on the buffers
-  int start;
+  unsigned char* memory;  // of the block: the state of the buffers, and the buffers
   int room, held, chunks, part, parts, KB, rows;  // parts: of a slice
   const signed char* codes;  // of all rows; the block has COLS of them at most, `room` in shared memory
   const float* scales;
@@ -39,15 +38,15 @@ struct Activations {
 
   __device__ int fills() const { return order.slices * parts; }  // of a band
 
-  __device__ void init() const {
-    if (threadIdx.x >= held) return;
-    lane::barrier_init(full(threadIdx.x), 1), lane::barrier_init(empty(threadIdx.x), order.warps);
-    lane::barrier_publish();
+  // the barriers of buffers first, first + step, .., by the warp that brings their first parts
+  __device__ void init(int first, int step) const {
+    const int index = first + lane::opaque(threadIdx.x) % 32 * step;
+    if (index < held) {
+      lane::barrier_init(full(index), 1), lane::barrier_init(empty(index), order.warps);
+      lane::barrier_publish();
+    }
+    __syncwarp();
   }
-
-  // Whether the first part that a warp brings is ready to go when the launch ahead has ended: a copy of its codes and one of its
-  // scales, and registers for them beside few sums.
-  __device__ bool ahead() const { return WORDS * COLS < 64 && rows <= COLS; }
 
   struct Part {
     unsigned char* to;
@@ -61,7 +60,7 @@ struct Activations {
     const int l = lane::opaque(threadIdx.x) % 32, first = lane::opaque(blockIdx.y) * COLS;
     const int slice = order.slice0 + index / parts, block = lane::slice_begin(slice, KB) + index % parts * part * 4;
     const int blocks = max(0, min(lane::slice_begin(slice + 1, KB) - block, 4 * part));
-    unsigned char* to = memory + start + buffer * bytes(room, part);
+    unsigned char* to = memory + STATE_BYTES + buffer * bytes(room, part);
     // past the end of a slice weights are zeros, which a NaN must not meet
 #pragma unroll 1
     for (int i = blocks * line_bytes(room) + l * 16; i < 4 * part * line_bytes(room); i += 32 * 16)
@@ -101,12 +100,12 @@ struct Activations {
                              scale_bytes, full(buffer));
   }
 
-  // By a warp of its own: every fill of every band, each once all warps of the block are done with what its buffer had.
-  __device__ void feed() const {
+  // By a warp of its own: every fill of every band but the first, each once all warps of the block are done with what its buffer had.
+  __device__ void feed(bool first) const {
     Place place{0, 0};
-    if (ahead()) next(place);
+    if (first) next(place);
     for (int band = 0; band < order.bands(); ++band)
-      for (int index = ahead() && band == 0; index < fills(); ++index, next(place)) {
+      for (int index = band == 0 && first; index < fills(); ++index, next(place)) {
         // the parity of the turn before; in the first turn that of a phase long over, so that this passes at once
         lane::barrier_wait(empty(place.buffer), ~place.turn & 1);
         load(index, place.buffer);
@@ -125,7 +124,7 @@ struct Activations {
     if (lane::elected()) lane::barrier_arrive(empty(p.buffer));
   }
 
-  __device__ int at(const Place& p) const { return start + p.buffer * bytes(room, part); }
+  __device__ int at(const Place& p) const { return STATE_BYTES + p.buffer * bytes(room, part); }
 
   // Where this lane reads a chunk from tile `tile` on: its row of ldmatrix, whose matrices are the halves of a block of two tiles,
   // or of two blocks where there is one tile; and the scales of columns 2t and 2t + 1 of two tiles.

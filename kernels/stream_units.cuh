@@ -24,11 +24,11 @@ struct Order {
   bool shares;
 
   __device__ Order(lane::Slices share, int first_panel, int step, int all, int takers)
-      : slice0(share.first), slices(share.last - share.first), first(first_panel), stride(step),
-        panels((all - first_panel + step - 1) / step), warps(takers), units(panels), pairs(0), shares(false) {
-    if (!TOGETHER || (all + step - 1) / step <= warps) return;
+      : slice0(share.first), slices(share.last - share.first), first(first_panel), stride(step), warps(takers), pairs(0), shares(false) {
+    const int even = all / step, left = all - even * step;
+    units = panels = even + (first < left);
+    if (!TOGETHER || even + (left > 0) <= warps) return;
     const int fours = warps / SCHEDULERS * SCHEDULERS, fewer = (warps - 2) / SCHEDULERS * SCHEDULERS;
-    const int even = all / step, left = all % step;
     if (even % SCHEDULERS == 0 && even >= fewer && even <= 2 * fewer && 2 * left <= step) {
       shares = first < 2 * left;
       panels = even + shares, units = fewer + 2 * shares;

@@ -20,11 +20,12 @@ from kernels.projections import PANEL_ROWS, SLICES, chunks_of_slice, panel_bytes
 from kernels.rules import SHARED, ceil_div
 
 COLS = (8, 16, 32, 64)
-#: Chunks of a part, at most: the longer, the fewer copies and waits, unless a short one leaves room for a longer ring.
+#: Chunks of a part, at most: the longer, the fewer copies and waits, unless a short one leaves room for a longer ring,
+#: or is the first of many rows and waited for.
 PART, SHORT = 6, 3
-#: Bytes of weights that a block should have on their way, and of two fragments. More would stand in front of the
-#: activations at the start.
-FLYING, FLYING_OF_TWO = 75_000, 140_000
+#: Bytes of weights that a block should have on their way: more would stand in front of the activations at the start.
+#: Of two fragments, and of many rows through all slices, where only the first stage stands there.
+FLYING, FLYING_OF_TWO, FLYING_OF_MANY = 75_000, 140_000, 105_000
 #: Warps of a block: of a slice whose products take less than their bytes, of another, of all slices.
 FEW, MANY, ALL = 10, 20, 17
 
@@ -97,7 +98,7 @@ def layout(work: Work, blocks: int, splits: int, most: int) -> dict[str, Value]:
     warps = _warps(work, each, most)
     wide = widest(work.words, work.cols, each, warps)
     ring = _ring_of_row(work, ceil_div(each, warps) * slices_of(splits) * work.chunks)
-    wanted = ring[0] * ring[1] if row else _wanted(work, warps, wide)
+    wanted = ring[0] * ring[1] if row else _wanted(work, splits, warps, wide)
     for least, part, held in _activations(work, splits, wanted):
         parts = parts_of(splits, work.chunks, part)
         if held > min(parts, MOST_HELD) or warps + (held < parts) > most_warps(work.words, work.cols):
@@ -115,7 +116,7 @@ def _activations(work: Work, splits: int, wanted: int) -> Iterator[tuple[int, in
     """Chunks that a ring then has at least, chunks of a part, and parts that are held; what is tried first is best."""
     part, heavy = min(PART, work.chunks), together(work.words, work.cols)
     for least in (wanted, 1):
-        for length in sorted({part, min(part, SHORT)} if heavy else {part}, reverse=True):
+        for length in sorted({part, min(part, SHORT)} if heavy else {part}, reverse=splits == 1):
             for held in (parts_of(splits, work.chunks, length), *((2,) if heavy else (4, 3, 2))):
                 yield least, length, held
     yield 1, part, 1
@@ -129,13 +130,13 @@ def _warps(work: Work, panels: int, most: int) -> int:
     return even + 2 if panels > most and panels == 2 * even + 1 else min(panels, most)
 
 
-def _wanted(work: Work, warps: int, wide: int) -> int:
+def _wanted(work: Work, splits: int, warps: int, wide: int) -> int:
     """Chunks of each of a warp's panels that should be on their way."""
     if work.light and work.fragments == 1:
         return 12
     each = warps * wide * panel_bytes(work.bits)
     if together(work.words, work.cols):
-        return max(1, round(FLYING / each))
+        return max(1, round((FLYING_OF_MANY if splits == 1 else FLYING) / each))
     return min(8, max(2, round((FLYING_OF_TWO if work.light else FLYING) / each)))
 
 
