@@ -274,12 +274,13 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   if (ahead) first = x.prepare(brings, brings);
   lane::await_launches_before();
   if (ahead) x.start_copies(first);
+  if (COLS == 1 && warp < warps) fill(early, stages);
   __syncthreads();
   if (warp == warps) {
     lane::admit_next_launch();
     return x.feed(ahead);
   }
-  fill(early, stages);
+  if (COLS > 1) fill(early, stages);
   if (resident && brings >= 0)
     for (int index = one ? warps - warp : ahead ? warp + warps : warp; index < x.fills(); index += warps) {
       if (one) x.wait({0, 0});
