@@ -72,7 +72,7 @@ def fixed_bytes(
     sums = summed * PANEL_ROWS * cols * 4
     if cols == 1:  # whose sums are registers; lanes exchange the dots of two chunks
         sums = min(warps, panels) * 2 * PANEL_ROWS * PANEL_BLOCKS * 4
-    return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, part) + UNIT * cols
+    return MOST_HELD * 16 + sums + held * part_bytes(rows, cols, words, part) + UNIT * max(8, cols)
 
 
 def stage_bytes(bits: int, span: int, wide: int) -> int:
