@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from reports import bench_decode
 from reports.bench_buffers import Bench, step_projections, weight_bytes
 from reports.bench_counters import COUNTERS, STALLS, figures, launch_all
 from reports.bench_counters import measure as measure_counters
-from reports.bench_projections import Case, measure
+from reports.bench_projections import Case, Effort, measure
 from reports.bench_state import StateCase, measure_state
 
 TINY = ("--config", "tiny", "--device", "host", "--no-record", "--json")
@@ -38,7 +39,7 @@ class TestProjections:
 
     def test_every_shape_of_a_step_has_a_speed_of_its_own(self) -> None:
         """The launches of all shapes are those of the step, each timed and with its layout. Red: a shape left out."""
-        row = measure(open_device("host"), preset("tiny"), [Case("q4", 1)], 1)["rows"][0]
+        row = measure(open_device("host"), preset("tiny"), [Case("q4", 1)], Effort(1, 0.0))["rows"][0]
 
         assert sum(one["launches"] for one in row["shapes"]) == row["projections"]
         assert {one["kernel"] for one in row["shapes"]} == set(row["lowerings"])
@@ -47,9 +48,34 @@ class TestProjections:
     def test_wrong_bits_have_no_speed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A projection that differs from the reference takes the case's speed away. Red: a check that is not read."""
         monkeypatch.setattr("reports.bench_projections._same", lambda *_: False)
-        row = measure(open_device("host"), preset("tiny"), [Case("a8", 1)], 1)["rows"][0]
+        row = measure(open_device("host"), preset("tiny"), [Case("a8", 1)], Effort(1, 0.0))["rows"][0]
 
         assert "ms" not in row
+
+    def test_a_step_is_timed_between_rests_and_without(self) -> None:
+        """Rested and sustained times are both there, and the latter is what the state of the GPU was read beside.
+
+        Red: one taken for the other.
+        """
+        row = measure(open_device("host"), preset("tiny"), [Case("a8", 1)], Effort(2, 1.0))["rows"][0]
+        long = row["sustained"]
+
+        assert row["sustained_ms"] == long["ms"] > 0
+        assert row["sustained_share"] / row["share"] == pytest.approx(row["ms"] / long["ms"])
+        assert long["replays"] >= 2
+        assert "gpus" in long
+
+    def test_the_first_replay_after_a_rest_has_no_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Bursts of one replay more than is timed, each with a rest behind it. Red: a late start timed, no rest."""
+        replays, rests = [], []
+        monkeypatch.setattr("reports.bench_buffers.time.sleep", rests.append)
+        graph = SimpleNamespace(replay=lambda: replays.append(len(rests)))
+        times = Bench(open_device("host")).rested(graph, 3)
+
+        assert len(times) == 3
+        assert replays == [0, 0, 0, 1, 1, 1]
+        assert len(rests) == 2
+        assert all(rest > 0 for rest in rests)
 
     def test_a_step_of_the_27b_reads_what_its_weights_hold(self) -> None:
         """257 projections of 27 GB, scales counted. Red: a projection missing, scales not counted."""

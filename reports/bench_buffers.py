@@ -1,13 +1,17 @@
 """Buffers and launches of the projections of a decode step, for timing them alone."""
 
 import itertools
+import statistics
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from harness.device import Argument, Device, Memory
+from harness.record import gpu_state
 from harness.run import arguments
 from kernels.catalogue import kernel
 from kernels.columns import by_columns, reads_columns, scales_by_columns
@@ -18,6 +22,8 @@ from oracle.config import ModelConfig
 
 #: Vectors that a block of the update takes when no thread goes round twice.
 UPDATE_VECTORS = 512 * 8
+#: Timed replays of a burst. One more stands before them: from rest, a GPU starts late.
+BURST = 2
 
 
 def step_projections(c: ModelConfig) -> tuple[Projection, ...]:
@@ -151,6 +157,26 @@ class Bench:
             events.append(self.device.event())
         self.device.synchronize()
         return [self.device.elapsed(a, b) for a, b in itertools.pairwise(events)]
+
+    def rested(self, graph: Any, repeats: int) -> list[float]:
+        """Milliseconds of replays in bursts, with a rest after each for as long as it took.
+
+        Without rests an H200 comes to its power limit after 40 ms of steps of 64 rows, and its clock falls from 1,980
+        to about 1,800 MHz: the time is then the limit of that machine, and of its heat.
+        """
+        found: list[float] = []
+        while len(found) < repeats:
+            began = time.perf_counter()
+            found += self.times(graph, BURST, warm=1)
+            time.sleep(time.perf_counter() - began)
+        return found[:repeats]
+
+    def sustained(self, graph: Any, count: int) -> dict[str, Any]:
+        """Replays without a rest: ms, the median of the later half; gpus: what nvidia-smi reads in the meantime."""
+        with ThreadPoolExecutor(1) as pool:
+            state = pool.submit(gpu_state)
+            times = self.times(graph, count, warm=0)
+            return {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
 
     def read_speed(self, source: Memory, multiprocessors: int) -> float:
         """GB/s of the fastest of a few launch shapes of our own read kernel."""

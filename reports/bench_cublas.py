@@ -28,12 +28,19 @@ def _products(torch: Any, kind: str, M: int, N: int, K: int) -> list[Any]:
     dtype, size = {"fp8": (torch.float8_e4m3fn, 1), "int8": (torch.int8, 1), "bf16": (torch.bfloat16, 2)}[kind]
     # cuBLAS refuses int8 products of 16 rows and fewer, and fp8 ones of rows that are no multiple of 16
     tall = max(M, 32) if kind == "int8" else -(-M // 16) * 16 if kind == "fp8" else M
-    x, one = torch.zeros(tall, K, device="cuda").to(dtype), torch.ones((), device="cuda")
+    x, one = _random(torch, dtype, tall, K), torch.ones((), device="cuda")
     count = max(1, BEYOND_CACHE // (N * K * size))
-    weights = [torch.zeros(N, K, device="cuda", dtype=torch.bfloat16).to(dtype).t() for _ in range(count)]
+    weights = [_random(torch, dtype, N, K).t() for _ in range(count)]
     if kind == "fp8":
         return [lambda w=w: torch._scaled_mm(x, w, one, one, out_dtype=torch.bfloat16) for w in weights]
     return [lambda w=w: (torch._int_mm if kind == "int8" else torch.mm)(x, w) for w in weights]
+
+
+def _random(torch: Any, dtype: Any, rows: int, columns: int) -> Any:
+    """Values as ours are: products of zeros draw less power."""
+    if dtype == torch.int8:
+        return torch.randint(-127, 128, (rows, columns), device="cuda", dtype=dtype)
+    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16).to(dtype)
 
 
 def _milliseconds(torch: Any, products: list[Any]) -> float:

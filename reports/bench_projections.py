@@ -28,8 +28,8 @@ LEAST_READ = 4300.0
 ENDS = 4
 #: Most rows of a decode step; more are a chunk of a prompt, whose largest case has PREFILL_ROWS.
 DECODE_ROWS, PREFILL_ROWS = 64, 512
-#: How often the graph of a decode step is timed, and that of a prefill at most.
-REPEATS, PREFILL_REPEATS = 15, 5
+#: How often the graph of a shape of a decode step is timed, and that of a prefill, at most.
+SHAPE_REPEATS, PREFILL_REPEATS = 6, 5
 #: Launches of a shape that are timed together, at least.
 LEAST_LAUNCHES = 4
 #: What a layout of a launch is: these dims, where the kernel has them.
@@ -42,6 +42,14 @@ class Case:
 
     lane: str
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often a decode step is timed between rests, and for how many milliseconds without one."""
+
+    repeats: int = 16
+    sustained: float = 800.0
 
 
 CASES = (
@@ -66,12 +74,15 @@ class Step:
     reference: Memory
 
 
-def measure(device: Device, config: ModelConfig, cases: Sequence[Case], repeats: int = REPEATS) -> dict[str, Any]:
+def measure(
+    device: Device, config: ModelConfig, cases: Sequence[Case], effort: Effort | None = None
+) -> dict[str, Any]:
     """Time the cases on one set of weights.
 
     Shapes: every case is one step of the model, its head left out from prefill.
     Units:  milliseconds of one step, GB/s of weight codes and scales, TOPS (two operations a product); shares are of
-    the read bandwidth of this run.
+    the read bandwidth of this run. A decode step is timed between rests, and once more, as "sustained", without; a
+    prefill is timed without.
     Error:  a case whose bits are wrong has no speed; a run is valid from LEAST_READ on.
     Source: events of the device around replays. Raises LanelockError where memory does not suffice.
     """
@@ -80,7 +91,7 @@ def measure(device: Device, config: ModelConfig, cases: Sequence[Case], repeats:
         projections = step_projections(config)
         panels = {bits: bench.panels(projections, bits) for bits in sorted({_bits(c) for c in cases}, reverse=True)}
         read = bench.read_speed(next(iter(panels.values()))["head"], device.properties.multiprocessors)
-        rows = [_measure(bench, projections, panels[_bits(c)], c, repeats, read) for c in cases]
+        rows = [_measure(bench, projections, panels[_bits(c)], c, effort or Effort(), read) for c in cases]
         valid = read >= LEAST_READ
         return {"config": config.name, "read_GB_s": read, "valid": valid, "rows": rows}
     finally:
@@ -92,34 +103,42 @@ def _bits(case: Case) -> int:
 
 
 def _measure(
-    bench: Bench, projections: Sequence[Projection], tiles: Mapping[str, Memory], case: Case, repeats: int, read: float
+    bench: Bench,
+    projections: Sequence[Projection],
+    tiles: Mapping[str, Memory],
+    case: Case,
+    effort: Effort,
+    read: float,
 ) -> dict[str, Any]:
     # prefill makes logits of its last row alone: its head is no part of the matrix work
-    timed = projections if case.rows <= DECODE_ROWS else projections[:-1]
+    decode = case.rows <= DECODE_ROWS
+    timed = projections if decode else projections[:-1]
     mark = len(bench.memories)
     step = _step(bench, timed, tiles, case)
     wanted = {p.name: _reference(bench, step, p) for p in timed}
     right = {"before": _alone(bench, step, timed, wanted)}
     graph = bench.graph(list(step.calls.values()))
-    repeats = repeats if case.rows <= DECODE_ROWS else min(repeats, PREFILL_REPEATS)
-    times = bench.times(graph, repeats)
-    shapes = _shapes(bench, step, timed, repeats, read)
+    times = bench.rested(graph, effort.repeats) if decode else bench.times(graph, min(effort.repeats, PREFILL_REPEATS))
+    ms = statistics.median(times)
+    long = bench.sustained(graph, max(2, round(effort.sustained / ms))) if decode and effort.sustained > 0 else None
+    shapes = _shapes(bench, step, timed, min(effort.repeats, SHAPE_REPEATS), read)
     # a role's output was last written by its last layer in the chain
     left = {step.outputs[p.name].name: p for p in timed}.values()
     right["chained"] = all(_same(bench, step, p, wanted[p.name]) for p in left)
     right["after"] = _alone(bench, step, timed, wanted)
     bench.release(mark)
     nbytes = sum(weight_bytes(p.N, p.K, _bits(case) if p.q4 else 8) for p in timed)
-    ms = statistics.median(times)
-    found = {
+    row = {
         "name": f"{case.lane} {case.rows} rows",
         "projections": len(timed),
         "lowerings": list(step.lowerings),
         "bits": right,
     }
     if not all(right.values()):
-        return found
-    return found | {
+        return row
+    if long is not None:
+        row |= {"sustained": long, "sustained_ms": long["ms"], "sustained_share": nbytes / long["ms"] / 1e6 / read}
+    return row | {
         "ms": ms,
         "ms_p99": float(np.quantile(times, 0.99)),
         "GB_s": nbytes / ms / 1e6,
@@ -137,7 +156,7 @@ def _shapes(
     for N, K in dict.fromkeys((p.N, p.K) for p in projections):
         names = [p.name for p in projections if (p.N, p.K) == (N, K)]
         calls = [step.calls[name] for name in names] * ceil_div(LEAST_LAUNCHES, len(names))
-        us = 1e3 * statistics.median(bench.times(bench.graph(calls), repeats)) / len(calls)
+        us = 1e3 * statistics.median(bench.rested(bench.graph(calls), repeats)) / len(calls)
         nbytes = weight_bytes(N, K, 4 if "q4" in str(step.layouts[names[0]]["kernel"]) else 8)
         found.append({
             "shape": f"{N} x {K}", "launches": len(names), "us": us, "share": nbytes / us / 1e3 / read,

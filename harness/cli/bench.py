@@ -79,13 +79,14 @@ def run_projections(args: argparse.Namespace) -> int:
     device, config = open_device(args.device), load_config(args.config)
     cases = bench_projections.at_most(bench_projections.CASES, args.most, args.prefill)
     # a host's times are no figures
-    repeats = 1 if device.properties.kind == "host" else bench_projections.REPEATS
-    figures = bench_projections.measure(device, config, cases, repeats)
+    effort = bench_projections.Effort(1, 0.0) if device.properties.kind == "host" else None
+    figures = bench_projections.measure(device, config, cases, effort)
     if not args.no_cublas and device.properties.kind == "cuda":
         shapes = [(p.N, p.K) for p in step_projections(config)]
         decode = bench_cublas.beside(shapes, [n for n in (1, 8, 32, 64) if n <= args.most])
         figures["cublas_ms"] = decode | bench_cublas.beside(shapes[:-1], [args.prefill])
-    _finish(args, "bench-projections", figures, ("ms", "GB_s", "share", "TOPS"))
+    columns = ("ms", "GB_s", "share", "TOPS", "sustained_ms", "sustained_share")
+    _finish(args, "bench-projections", figures, columns)
     return 0 if all(all(row["bits"].values()) for row in figures["rows"]) else 1
 
 
