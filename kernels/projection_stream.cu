@@ -265,22 +265,23 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
     fill(0, early);
   }
 
-  // The first parts are asked for before the block meets: one that starts when the launch ahead has ended is waited for. Where
-  // products are slow that is one part, which the others would delay.
+  // The first parts are asked for when the launch ahead has ended. Where products are slow, a block that starts only then is what
+  // the next launch waits for: it asks before it meets, and for one part where it holds all, as the others would delay that.
   const int brings = order.panels == 0 ? -1 : resident ? warp : warp - warps;
   const bool whole = rows <= COLS, one = SLOW && resident && whole, ahead = whole && brings >= 0 && brings < (one ? 1 : x.fills());
   if (brings >= 0) x.init(brings, resident ? warps : 1);
   typename X::Part first;
   if (ahead) first = x.prepare(brings, brings);
+  if (!SLOW) __syncthreads();
   lane::await_launches_before();
   if (ahead) x.start_copies(first);
   if (COLS == 1 && warp < warps) fill(early, stages);
-  __syncthreads();
+  if (SLOW) __syncthreads();
   if (warp == warps) {
     lane::admit_next_launch();
     return x.feed(ahead);
   }
-  if (COLS > 1) fill(early, stages);
+  if (SLOW) fill(early, stages);
   if (resident && brings >= 0)
     for (int index = one ? warps - warp : ahead ? warp + warps : warp; index < x.fills(); index += warps) {
       if (one) x.wait({0, 0});

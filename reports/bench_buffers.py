@@ -172,11 +172,17 @@ class Bench:
         return found[:repeats]
 
     def sustained(self, graph: Any, count: int) -> dict[str, Any]:
-        """Replays without a rest: ms, the median of the later half; gpus: what nvidia-smi reads in the meantime."""
+        """Replays without a rest: ms, the median of the later half; gpus: what nvidia-smi reads in the meantime.
+
+        A rest of the same time follows.
+        """
+        began = time.perf_counter()
         with ThreadPoolExecutor(1) as pool:
             state = pool.submit(gpu_state)
             times = self.times(graph, count, warm=0)
-            return {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
+            found = {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
+        time.sleep(time.perf_counter() - began)
+        return found
 
     def read_speed(self, source: Memory, multiprocessors: int) -> float:
         """GB/s of the fastest of a few launch shapes of our own read kernel."""
