@@ -54,6 +54,11 @@ class Call:
     args: tuple[Argument, ...]
 
 
+def _state_in(seconds: float) -> list[dict[str, str | None]] | None:
+    time.sleep(seconds)
+    return gpu_state()
+
+
 def codes_for(inst: Instance, inputs: dict[str, Memory]) -> dict[str, Memory]:
     """Activations (see `Bench.activations`) as a kernel reads them."""
     order = "columns" if reads_columns(inst.kernel) else "rows"
@@ -171,14 +176,14 @@ class Bench:
             time.sleep(time.perf_counter() - began)
         return found[:repeats]
 
-    def sustained(self, graph: Any, count: int) -> dict[str, Any]:
-        """Replays without a rest: ms, the median of the later half; gpus: what nvidia-smi reads in the meantime.
+    def sustained(self, graph: Any, count: int, seconds: float) -> dict[str, Any]:
+        """Replays without a rest, of so many seconds, and a rest of the same time behind them.
 
-        A rest of the same time follows.
+        ms: the median of their later half. gpus: what nvidia-smi reads in the middle.
         """
         began = time.perf_counter()
         with ThreadPoolExecutor(1) as pool:
-            state = pool.submit(gpu_state)
+            state = pool.submit(_state_in, seconds / 2)
             times = self.times(graph, count, warm=0)
             found = {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
         time.sleep(time.perf_counter() - began)

@@ -49,7 +49,7 @@ class Effort:
     """How often a decode step is timed between rests, and for how many milliseconds without one."""
 
     repeats: int = 16
-    sustained: float = 800.0
+    sustained: float = 1000.0
 
 
 CASES = (
@@ -120,7 +120,9 @@ def _measure(
     graph = bench.graph(list(step.calls.values()))
     times = bench.rested(graph, effort.repeats) if decode else bench.times(graph, min(effort.repeats, PREFILL_REPEATS))
     ms = statistics.median(times)
-    long = bench.sustained(graph, max(2, round(effort.sustained / ms))) if decode and effort.sustained > 0 else None
+    long = None
+    if decode and effort.sustained > 0:
+        long = bench.sustained(graph, max(2, round(effort.sustained / ms)), effort.sustained / 1e3)
     shapes = _shapes(bench, step, timed, min(effort.repeats, SHAPE_REPEATS), read)
     # a role's output was last written by its last layer in the chain
     left = {step.outputs[p.name].name: p for p in timed}.values()
