@@ -25,7 +25,8 @@ struct Activations {
   static constexpr int MOST_HELD = 32, STATE_BYTES = MOST_HELD * 16;
   // Fragments have rows that the batch may lack: whatever lies there is read, behind the last buffer too, and never stored.
   // Rings lie behind that and begin with a line of 128 bytes: from other places Q4 of one row took a tenth longer.
-  static constexpr int BEHIND = 16 * (COLS < 8 ? 8 : COLS);
+  static constexpr int BEHIND = COLS == 1 ? 128 : 16 * COLS;
+  static_assert(BEHIND % 128 == 0, "stream: rings begin with a line of memory");
 
   // of a buffer: the barrier of its copies, and that of the warps that are done with it
   __device__ barrier_t* full(int index) const { return reinterpret_cast<barrier_t*>(memory) + index; }

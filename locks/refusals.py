@@ -148,6 +148,11 @@ REFUSALS: tuple[Refusal, ...] = (
         expression="projection_stream<1, 8, 128>",
     ),
     Refusal(
+        "stream: rings begin with a line of memory",
+        "projection_stream.cu",
+        code="\ntemplate struct stream::Activations<1, 12>;\n",
+    ),
+    Refusal(
         "a head has 32, 64, 128 or 256 dims: a lane owns 1, 2, 4 or 8",
         "conv.cu",
         expression="conv<96>",

@@ -164,8 +164,9 @@ SPECIAL: tuple[Room, ...] = (
 
 #: Stems -> the stems of their lock files, where several files are one operation.
 _RINGS = "projection projection_ring"
-FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_*", f"{_RINGS} hopper compile"),
-            ("projection_stream", f"{_RINGS} columns hopper compile"), ("projection_tile", "projection"),
+FAMILIES = (("gemm*", _RINGS), ("gemv*", "projection"), ("stream_units", f"stream_units {_RINGS}"),
+            ("streaming", f"stream_units lowering {_RINGS}"), ("stream_*", f"{_RINGS} hopper compile stream_units"),
+            ("projection_stream", f"{_RINGS} columns hopper compile stream_units"), ("projection_tile", "projection"),
             ("delta_rule", "delta_rule state_traffic batch_sizes"),
             ("delta_chunk", "delta_chunk delta_rule state_traffic batch_sizes"))  # fmt: skip
 
