@@ -269,7 +269,7 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   // the next launch waits for: it asks before it meets, and for one part where it holds all, as the others would delay that.
   const int brings = order.panels == 0 ? -1 : resident ? warp : warp - warps;
   const bool whole = rows <= COLS, one = SLOW && resident && whole, ahead = whole && brings >= 0 && brings < (one ? 1 : x.fills());
-  if (brings >= 0) x.init(brings, resident ? warps : 1);
+  if (brings == 0) x.init();
   typename X::Part first;
   if (ahead) first = x.prepare(brings, brings);
   if (!SLOW) __syncthreads();

@@ -40,9 +40,9 @@ struct Activations {
 
   __device__ int fills() const { return order.slices * parts; }  // of a band
 
-  // the barriers of buffers first, first + step, .., by the warp that brings their first parts
-  __device__ void init(int first, int step) const {
-    const int index = first + lane::opaque(threadIdx.x) % 32 * step;
+  // by the warp that brings the first part
+  __device__ void init() const {
+    const int index = lane::opaque(threadIdx.x) % 32;
     if (index < held) {
       lane::barrier_init(full(index), 1), lane::barrier_init(empty(index), order.warps);
       lane::barrier_publish();
@@ -102,7 +102,7 @@ struct Activations {
                              scale_bytes, full(buffer));
   }
 
-  // By a warp of its own: every fill of every band but the first, each once all warps of the block are done with what its buffer had.
+  // By a warp of its own: every fill of every band, or all but the first, each once all warps of the block are done with its buffer.
   __device__ void feed(bool first) const {
     Place place{0, 0};
     if (first) next(place);

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device import Device
+from harness.record import RECORDS, ROOT
 from kernels.entry import ALL_ARCHS
 from kernels.lanes import lane
 from kernels.lowering import Lowering, Machine, Projection, choose
@@ -17,6 +19,8 @@ from locks.projections import FAMILY, Form, operands, run
 from locks.support import PROPERTY, assert_same_bits
 from oracle.config import preset
 from oracle.errors import LanelockError
+from reports.bench_buffers import step_projections
+from reports.bench_projections import CASES, layout
 
 #: Shared memory that a block can have, by architecture (CUDA C++ guide, technical specifications a compute capability).
 SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90a": 232448, "sm_100a": 232448, "sm_120": 101376}
@@ -307,3 +311,21 @@ class TestBits:
 
         alone = Form("gemm_mma", {"WORDS": 1}).expected(type(o)(o.codes[:1], o.scales[:1], o.w, o.ws))[0]
         assert_same_bits(np.stack(got), np.stack([alone] * len(got)))
+
+
+class TestMeasured:
+    """What is said of speed was measured on what is launched."""
+
+    def test_layouts_are_those_of_the_record_that_the_readme_names(self) -> None:
+        """Kernel, template and dims of every case and shape on an H200. Red: a layout changed behind its speed."""
+        name = re.search(r"reports/records/(bench-projections-\w+\.json)", (ROOT / "README.md").read_text())
+        assert name, "README.md names no record of the projections"
+        rows = json.loads((RECORDS / name[1]).read_text())["figures"]["rows"]
+        shapes = {f"{p.N} x {p.K}": p for p in step_projections(preset("qwen3.8-27b"))}
+
+        assert [row["name"] for row in rows] == [f"{c.lane} {c.rows} rows" for c in CASES]
+        for row, case in zip(rows, CASES, strict=True):
+            for timed in row["shapes"]:
+                p = shapes[timed["shape"]]
+                chosen = layout(choose(p, case.rows, lane(case.lane), H200, Tuning(tiled=True)))
+                assert chosen == {key: timed.get(key) for key in chosen}, f"{row['name']} {timed['shape']}"
