@@ -6,7 +6,7 @@
 // sums of the other.
 //
 // A group of its own copies (gemm_wg.cuh), so that no warp that multiplies waits for a barrier of the block, and the ring goes
-// on from one tile to the next: 512 rows x 16384 x 5120 take 296 us on an H200 (bench-projections-20261130T222905Z). The sums
+// on from one tile to the next: 512 rows x 16384 x 5120 take 296 us on an H200 (bench-projections-20261130T225647Z). The sums
 // of the slices before the one in progress are touched 8 times a tile and wait in shared memory.
 #include "gemm_wg.cuh"
 
