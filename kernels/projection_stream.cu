@@ -22,7 +22,7 @@ constexpr int MOST_WARPS = TOGETHER<WORDS, COLS> ? 12 : 20;
 template <int WORDS, int COLS>
 constexpr bool SLOW = WORDS * COLS >= 32;
 
-// Fences between products of a warp, of the best of a few hundred masks on an H200: bit 4 b + j / 2 stands for tiles j and j + 1 of
+// Fences between products of a warp, the fastest of some hundreds tried on an H200: bit 4 b + j / 2 stands for tiles j and j + 1 of
 // block b. The compiler moves no load and no addition over one, and so has the products on their way, and the scales at hand, for
 // which there are registers beside the sums; a register file gives two operands a cycle, where additions have three.
 template <class W, int WORDS, int SUMS>
@@ -250,8 +250,8 @@ projection_stream(const signed char* __restrict__ codes /* [K / 16, WORDS, rows,
   stream::Ring<W::BYTES> ring{stage_memory + warp * stages * stage_bytes, full + warp * stages, stages, stage_bytes};
   stream::Feed<W::BYTES, TOGETHER> feed{order, tiles, chunks, span, warp};
 
-  // Stages that are asked for before the activations, which wait behind them: one row needs all but the last, and where products
-  // are slow one is enough.
+  // Stages that are asked for before the activations, which wait behind them: one row needs all but the last. Where products are
+  // slow and a warp of its own brings parts, one is enough.
   constexpr bool SLOW = stream::SLOW<WORDS, COLS>;
   const int early = COLS == 1 ? stages - 1 : SLOW && !resident ? 1 : stages;
   const auto fill = [&](int begin, int end) {

@@ -24,7 +24,8 @@ struct Activations {
 
   static constexpr int MOST_HELD = 32, STATE_BYTES = MOST_HELD * 16;
   // Fragments have rows that the batch may lack: whatever lies there is read, behind the last buffer too, and never stored.
-  // Rings lie behind that and begin with a line of 128 bytes: from other places Q4 of one row took a tenth longer.
+  // Rings lie behind that and begin with a line of 128 bytes: from other places Q4 of one row takes a tenth longer
+  // (bench-projections-20261130T221009Z).
   static constexpr int BEHIND = COLS == 1 ? 128 : 16 * COLS;
   static_assert(BEHIND % 128 == 0, "stream: rings begin with a line of memory");
 

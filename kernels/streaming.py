@@ -21,7 +21,7 @@ from kernels.rules import SHARED, ceil_div
 
 COLS = (8, 16, 32, 64)
 #: Chunks of a part, at most: the longer, the fewer copies and waits, unless a short one leaves room for a longer ring,
-#: or is the first of many rows and waited for.
+#: or K is split, where the first of many rows is waited for.
 PART, SHORT = 6, 3
 #: Bytes of weights that a block should have on their way: more would stand in front of the activations at the start.
 #: Of two fragments, and of many rows through all slices, where only the first stage stands there.

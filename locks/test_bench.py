@@ -1,5 +1,6 @@
 """The command `lanelock bench`: what it times has the right bits, and it says so."""
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +13,23 @@ from harness.device import NotRun
 from harness.devices import open_device
 from oracle.config import preset
 from oracle.weights import load
-from reports import bench_decode
+from reports import bench_cublas, bench_decode
 from reports.bench_buffers import Bench, step_projections, weight_bytes
 from reports.bench_counters import COUNTERS, STALLS, figures, launch_all
 from reports.bench_counters import measure as measure_counters
-from reports.bench_projections import Case, Effort, measure
+from reports.bench_projections import LEAST_LAUNCHES, Case, Effort, measure
 from reports.bench_state import StateCase, measure_state
 
 TINY = ("--config", "tiny", "--device", "host", "--no-record", "--json")
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, step: float) -> list[float]:
+    """A clock of the bench that goes on by so much each time it is read; returns the list of its rests."""
+    rests: list[float] = []
+    read = itertools.count(0.0, step)
+    fake = SimpleNamespace(perf_counter=lambda: next(read), sleep=rests.append)
+    monkeypatch.setattr("reports.bench_buffers.time", fake)
+    return rests
 
 
 class TestProjections:
@@ -52,30 +62,53 @@ class TestProjections:
 
         assert "ms" not in row
 
-    def test_a_step_is_timed_between_rests_and_without(self) -> None:
-        """Rested and sustained times are both there, and the latter is what the state of the GPU was read beside.
+    def test_a_step_is_timed_between_rests_and_without(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Decode steps and shapes between rests, decode steps again without, prefills without. Red: one for another."""
+        monkeypatch.setattr(Bench, "rested", lambda *_: [2.0])
+        monkeypatch.setattr(Bench, "times", lambda *_, **__: [7.0])
+        monkeypatch.setattr(Bench, "sustained", lambda _, __, count, seconds: {"ms": 3.0, "asked": (count, seconds)})
+        cases = [Case("a8", 1), Case("a8", 70)]
+        decode, prefill = measure(open_device("host"), preset("tiny"), cases, Effort(2, 600.0))["rows"]
 
-        Red: one taken for the other.
-        """
-        row = measure(open_device("host"), preset("tiny"), [Case("a8", 1)], Effort(2, 1.0))["rows"][0]
-        long = row["sustained"]
+        assert (decode["ms"], decode["sustained_ms"], prefill["ms"]) == (2.0, 3.0, 7.0)
+        assert decode["sustained_share"] / decode["share"] == pytest.approx(2 / 3)
+        assert decode["sustained"]["asked"] == (300, 0.6)
+        assert "sustained" not in prefill
+        assert all(one["us"] <= 2000 / LEAST_LAUNCHES for row in (decode, prefill) for one in row["shapes"])
 
-        assert row["sustained_ms"] == long["ms"] > 0
-        assert row["sustained_share"] / row["share"] == pytest.approx(row["ms"] / long["ms"])
-        assert long["replays"] >= 2
-        assert "gpus" in long
-
-    def test_the_first_replay_after_a_rest_has_no_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Bursts of one replay more than is timed, each with a rest behind it. Red: a late start timed, no rest."""
-        replays, rests = [], []
-        monkeypatch.setattr("reports.bench_buffers.time.sleep", rests.append)
+    def test_a_rest_is_as_long_as_the_burst_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Bursts of one replay more than is timed, each with its rest. Red: a late start timed, a rest of nothing."""
+        replays, rests = [], clock(monkeypatch, 5.0)
         graph = SimpleNamespace(replay=lambda: replays.append(len(rests)))
         times = Bench(open_device("host")).rested(graph, 3)
 
         assert len(times) == 3
         assert replays == [0, 0, 0, 1, 1, 1]
-        assert len(rests) == 2
-        assert all(rest > 0 for rest in rests)
+        assert rests == [5.0, 5.0]
+
+    def test_sustained_is_the_later_half_and_its_state_the_middle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The median behind the fall of the clock, the state in the middle, a rest. Red: the start of either."""
+        asked: list[float] = []
+        rests = clock(monkeypatch, 5.0)
+        monkeypatch.setattr(Bench, "times", lambda *_, **__: [1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+        monkeypatch.setattr("reports.bench_buffers._state_in", asked.append)
+        found = Bench(open_device("host")).sustained(None, 6, 8.0)
+
+        assert (found["ms"], asked, rests) == (2.0, [4.0], [5.0])
+
+    def test_cublas_multiplies_values(self) -> None:
+        """Nothing but random values is made for it. Red: zeros, which draw less power."""
+        made = []
+        value = SimpleNamespace(to=lambda _: value, t=lambda: value)
+        torch = SimpleNamespace(
+            float8_e4m3fn="fp8", int8="int8", bfloat16="bf16", ones=lambda *_, **__: None,
+            randn=lambda *size, **_: made.append(size) or value,
+            randint=lambda *bounds, **_: made.append(bounds[2]) or value,
+        )  # fmt: skip  # a map
+        for kind in ("fp8", "int8", "bf16"):
+            bench_cublas._products(torch, kind, 64, 1 << 14, 1 << 14)
+
+        assert all(made.count(size) >= 3 for size in ((64, 1 << 14), (1 << 14, 1 << 14)))
 
     def test_a_step_of_the_27b_reads_what_its_weights_hold(self) -> None:
         """257 projections of 27 GB, scales counted. Red: a projection missing, scales not counted."""

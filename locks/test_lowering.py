@@ -314,7 +314,7 @@ class TestBits:
 
 
 class TestMeasured:
-    """What is said of speed was measured on what is launched."""
+    """What is said of speed was measured in the layouts that are launched."""
 
     def test_layouts_are_those_of_the_record_that_the_readme_names(self) -> None:
         """Kernel, template and dims of every case and shape on an H200. Red: a layout changed behind its speed."""

@@ -77,13 +77,17 @@ SHARES = (
     (1, 4, 5, 1), (1, 2, 1, 1), (4, 34, 6, 1),
 )  # fmt: skip  # a list
 #: Kernel, columns, rows, outputs, blocks of K and layout: pairs of Q4; pairs and single panels in a second group of
-#: rows, in parts and stages of several chunks; a part without a block beside more rows; blocks with fewer slices.
+#: rows, in parts and stages of several chunks; a part without a block beside more rows; blocks with fewer slices; all
+#: parts of more rows than a block's; blocks without a panel.
 CORNERS = (
     ("projection_stream_q4", 64, 61, 75, 40, {"grid": 1, "warps": 4, "stages": 2, "held": 2}),
     ("projection_stream", 64, 69, 75, 40, {"grid": 1, "warps": 4, "stages": 2, "held": 2}),
     ("projection_stream", 64, 69, 75, 83, {"grid": 1, "warps": 5, "stages": 2, "span": 3, "held": 2, "part": 2}),
     ("projection_stream", 8, 11, 20, 36, {"grid": 1, "warps": 1, "stages": 1, "held": 2, "part": 1}),
     ("projection_stream", 8, 3, 112, 36, {"grid": 1, "warps": 6, "stages": 16, "held": 2, "part": 2, "splits": 3}),
+    ("projection_stream", 32, 35, 75, 40, {"grid": 1, "warps": 4, "stages": 1, "held": 8}),
+    ("projection_stream", 8, 3, 48, 36, {"grid": 5, "warps": 2, "stages": 2, "held": 2}),
+    ("projection_stream_q4", 1, 3, 48, 36, {"grid": 5, "warps": 2, "stages": 2, "held": 8}),
 )
 
 
@@ -158,6 +162,14 @@ class TestStream:
             chosen = streams(5120, K, rows, words, 8, 132, planes=False)[0]
             f = Form(chosen.kernel, chosen.template, {**chosen.dims, "grid": 1})
             assert_same_bits(run(device, f, o), f.expected(o), str(f))
+
+    def test_the_layout_of_an_h200_for_one_row_has_all_its_memory(self, device: Device) -> None:
+        """Nine panels of Q4, more than the floor of half a multiprocessor. Red: rings that end behind the memory."""
+        chosen = streams(34816, 5120, 1, 1, 4, 132, planes=False)[0]
+        f, o = Form(chosen.kernel, chosen.template, {**chosen.dims, "grid": 1}), operands(1, 144, 5120, 1)
+
+        assert f.kernel.geometry(resolve(f.instance, {**o.dims, **f.dims})).smem > SHARED // 2 + 1024
+        assert_same_bits(run(device, f, o), f.expected(o), str(f))
 
     @pytest.mark.parametrize("held", [17, 32])
     def test_every_buffer_may_be_held(self, device: Device, held: int) -> None:

@@ -97,6 +97,20 @@ class TestUnits:
             units = [len(u) for b in shared_out(device, grid, panels * grid - more, panels).blocks for u in b]
             assert units == [QUARTERS] * (panels * grid - more), f"{grid} {more}"
 
+    def test_one_panel_more_than_warps_makes_no_second_band(self, device: Device) -> None:
+        """Three blocks of 8 warps and 25 panels: two share the last. Red: seven warps that wait for a ninth panel."""
+        shared = shared_out(device, 3, 25, 8)
+
+        assert max(len(units) for units in shared.blocks) <= 8
+        assert max(shared.loads()) == 2 * QUARTERS + 1
+
+    @pytest.mark.parametrize(
+        ("panels", "K", "splits"), [(4 * 132 - 1, 5120, 8), (4 * 132, 5120, 1), (100, 256, 8), (100, 224, 1)]
+    )
+    def test_k_is_split_where_panels_are_few(self, panels: int, K: int, splits: int) -> None:
+        """Fewer than four a multiprocessor, and no slice of K empty. Red: a limit moved, a slice of nothing."""
+        assert streams(16 * panels, K, 3, 1, 8, 132, planes=True)[0].dims["splits"] == splits
+
     @pytest.mark.parametrize(("panels", "warps", "most"), [(8 * 132 + 60, 8, 9), (16 * 132 + 64, 10, 17)])
     def test_two_blocks_share_what_is_left_over(self, device: Device, panels: int, warps: int, most: int) -> None:
         """8.5 and 16.5 panels a block, of four schedulers. Red: a whole panel more for half of the blocks."""

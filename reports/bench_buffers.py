@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,13 @@ class Call:
     built: Any
     geometry: Geometry
     args: tuple[Argument, ...]
+
+
+@contextmanager
+def _followed_by_rest() -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    time.sleep(time.perf_counter() - began)
 
 
 def _state_in(seconds: float) -> list[dict[str, str | None]] | None:
@@ -166,14 +174,13 @@ class Bench:
     def rested(self, graph: Any, repeats: int) -> list[float]:
         """Milliseconds of replays in bursts, with a rest after each for as long as it took.
 
-        Without rests an H200 comes to its power limit after 40 ms of steps of 64 rows, and its clock falls from 1,980
-        to about 1,800 MHz: the time is then the limit of that machine, and of its heat.
+        Without rests steps of 32 and 64 rows bring an H200 to its power limit, and the time is that of the clock which
+        is left then (reports/projections.md).
         """
         found: list[float] = []
         while len(found) < repeats:
-            began = time.perf_counter()
-            found += self.times(graph, BURST, warm=1)
-            time.sleep(time.perf_counter() - began)
+            with _followed_by_rest():
+                found += self.times(graph, BURST, warm=1)
         return found[:repeats]
 
     def sustained(self, graph: Any, count: int, seconds: float) -> dict[str, Any]:
@@ -181,13 +188,10 @@ class Bench:
 
         ms: the median of their later half. gpus: what nvidia-smi reads in the middle.
         """
-        began = time.perf_counter()
-        with ThreadPoolExecutor(1) as pool:
+        with _followed_by_rest(), ThreadPoolExecutor(1) as pool:
             state = pool.submit(_state_in, seconds / 2)
             times = self.times(graph, count, warm=0)
-            found = {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
-        time.sleep(time.perf_counter() - began)
-        return found
+            return {"ms": statistics.median(times[count // 2 :]), "replays": count, "gpus": state.result()}
 
     def read_speed(self, source: Memory, multiprocessors: int) -> float:
         """GB/s of the fastest of a few launch shapes of our own read kernel."""

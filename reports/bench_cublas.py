@@ -37,7 +37,7 @@ def _products(torch: Any, kind: str, M: int, N: int, K: int) -> list[Any]:
 
 
 def _random(torch: Any, dtype: Any, rows: int, columns: int) -> Any:
-    """Values as ours are: products of zeros draw less power."""
+    """Random values, as ours: products of zeros draw less power."""
     if dtype == torch.int8:
         return torch.randint(-127, 128, (rows, columns), device="cuda", dtype=dtype)
     return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16).to(dtype)

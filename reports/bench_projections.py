@@ -28,7 +28,7 @@ LEAST_READ = 4300.0
 ENDS = 4
 #: Most rows of a decode step; more are a chunk of a prompt, whose largest case has PREFILL_ROWS.
 DECODE_ROWS, PREFILL_ROWS = 64, 512
-#: How often the graph of a shape of a decode step is timed, and that of a prefill, at most.
+#: How often the graph of a shape is timed, and that of a prefill, at most.
 SHAPE_REPEATS, PREFILL_REPEATS = 6, 5
 #: Launches of a shape that are timed together, at least.
 LEAST_LAUNCHES = 4
@@ -81,8 +81,8 @@ def measure(
 
     Shapes: every case is one step of the model, its head left out from prefill.
     Units:  milliseconds of one step, GB/s of weight codes and scales, TOPS (two operations a product); shares are of
-    the read bandwidth of this run. A decode step is timed between rests, and once more, as "sustained", without; a
-    prefill is timed without.
+    the read bandwidth of this run. Shapes and decode steps are timed between rests, decode steps once more, as
+    "sustained", without; a prefill is timed without.
     Error:  a case whose bits are wrong has no speed; a run is valid from LEAST_READ on.
     Source: events of the device around replays. Raises LanelockError where memory does not suffice.
     """
