@@ -104,6 +104,13 @@ class TestUnits:
         assert max(len(units) for units in shared.blocks) <= 8
         assert max(shared.loads()) == 2 * QUARTERS + 1
 
+    @pytest.mark.parametrize("panels", range(2 * 8 + 1, 6 * 11))
+    def test_bands_are_as_few_as_pairs_allow(self, device: Device, panels: int) -> None:
+        """Eleven warps of up to two panels each. Red: a band more, in which most warps have nothing."""
+        (units,) = shared_out(device, 1, panels, 11).blocks
+
+        assert ceil_div(len(units), 11) == ceil_div(panels, 2 * 11)
+
     @pytest.mark.parametrize(
         ("panels", "K", "splits"), [(4 * 132 - 1, 5120, 8), (4 * 132, 5120, 1), (100, 256, 8), (100, 224, 1)]
     )
