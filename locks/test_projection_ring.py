@@ -123,6 +123,15 @@ class TestStream:
             assert_same_bits(run(device, f, o, **layout), f.expected(o), f"{f} {KB} blocks")
 
 
+    @pytest.mark.parametrize("rows", [5, 8])
+    def test_a_part_is_two_copies(self, device: Device, rows: int) -> None:
+        """Codes and scales of eight parts, beside two chunks of three panels a slice. Red: a copy a line."""
+        counts_or_skip(device)
+        layout = {"grid": 1, "warps": 3, "stages": 2, "held": 8}
+        counted = watched(device, wide("projection_stream", 8).case(operands(rows, 48, 32 * 36, 1), **layout))
+
+        assert counted["bulk_copies"] == 8 * 2 + 8 * 2 * 3
+
     @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda d: "-".join(f"{k}{v}" for k, v in d.items()))
     @pytest.mark.parametrize("name", STREAMS)
     def test_the_next_launch_comes_behind_the_last_request(

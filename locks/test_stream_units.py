@@ -118,7 +118,9 @@ class TestUnits:
         """Fewer than four a multiprocessor, and no slice of K empty. Red: a limit moved, a slice of nothing."""
         assert streams(16 * panels, K, 3, 1, 8, 132, planes=True)[0].dims["splits"] == splits
 
-    @pytest.mark.parametrize(("panels", "warps", "most"), [(8 * 132 + 60, 8, 9), (16 * 132 + 64, 10, 17)])
+    @pytest.mark.parametrize(
+        ("panels", "warps", "most"), [(8 * 132 + 60, 8, 9), (8 * 132 + 66, 8, 9), (16 * 132 + 64, 10, 17)]
+    )
     def test_two_blocks_share_what_is_left_over(self, device: Device, panels: int, warps: int, most: int) -> None:
         """8.5 and 16.5 panels a block, of four schedulers. Red: a whole panel more for half of the blocks."""
         assert max(shared_out(device, 132, panels, warps).loads()) == most
