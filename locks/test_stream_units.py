@@ -97,6 +97,16 @@ class TestUnits:
             units = [len(u) for b in shared_out(device, grid, panels * grid - more, panels).blocks for u in b]
             assert units == [QUARTERS] * (panels * grid - more), f"{grid} {more}"
 
+    def test_as_many_panels_as_warps_have_one_each(self) -> None:
+        """Nine of nine: no pair. Red: six warps, and three that are not there."""
+        assert layout(Work(9, 5, 64, 1, 8, 64), 1, 1, 9)["warps"] == 9
+
+    def test_one_buffer_of_activations_is_held_before_warps_are_given_up(self) -> None:
+        """64 rows of two words beside 118 panels leave room for one. Red: two, or longer rings, of fewer warps."""
+        dims = streams(248320, 5120, 64, 2, 8, 132, planes=False)[0].dims
+
+        assert (dims["warps"], dims["held"], dims["stages"]) == (11, 1, 1)
+
     def test_one_panel_more_than_warps_makes_no_second_band(self, device: Device) -> None:
         """Three blocks of 8 warps and 25 panels: two share the last. Red: seven warps that wait for a ninth panel."""
         shared = shared_out(device, 3, 25, 8)
